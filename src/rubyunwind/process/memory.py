@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How everything that interprets a Ruby process reads it: the Memory protocol, and a live process."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Protocol
+
+from rubyunwind.errors import RubyUnwindError
+
+__all__ = ["LiveMemory", "Memory", "MemoryReadError"]
+
+
+class MemoryReadError(RubyUnwindError):
+    """`length` bytes at `address` could not be read: unmapped, or the process is gone."""
+
+    def __init__(self, address: int, length: int, reason: str) -> None:
+        super().__init__(f"cannot read {length} bytes at {address:#x}: {reason}")
+        self.address = address
+        self.length = length
+
+
+class Memory(Protocol):
+    """A readable address space: a live process, a core file, or a test's fixture."""
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return exactly `length` bytes at `address`; MemoryReadError if any is unreadable."""
+
+    def u64(self, address: int) -> int:
+        """Return the little-endian u64 at `address`."""
+
+    def u32(self, address: int) -> int:
+        """Return the little-endian u32 at `address`."""
+
+
+class LiveMemory:
+    """Memory of a running process through /proc/PID/mem. Owns one descriptor; a context manager.
+
+    The descriptor stays bound to the address space that was there when it was opened: after exec it
+    reads nothing, so two programs with one pid are never mixed.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, address: int, length: int) -> bytes:
+        """See Memory.read."""
+        try:
+            data = os.pread(self._fd, length, address)
+        except (OSError, OverflowError, ValueError) as error:
+            raise MemoryReadError(address, length, getattr(error, "strerror", None) or str(error)) from None
+        if len(data) != length:
+            raise MemoryReadError(address, length, f"only {len(data)} are mapped, or the process is gone")
+        return data
+
+    def u64(self, address: int) -> int:
+        """See Memory.u64."""
+        return int(struct.unpack("<Q", self.read(address, 8))[0])
+
+    def u32(self, address: int) -> int:
+        """See Memory.u32."""
+        return int(struct.unpack("<I", self.read(address, 4))[0])
+
+    def close(self) -> None:
+        """Close the descriptor; closing twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LiveMemory:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

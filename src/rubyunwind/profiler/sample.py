@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a profile is made of: symbolized frames and samples. Frozen values, shared freely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Frame", "FrameKind", "Sample", "Totals"]
+
+FrameKind = Literal["ruby", "cfunc", "native", "kernel", "gc", "jit", "unknown", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One symbolized frame.
+
+    `name` is what people read; `label` what Ruby itself prints (Thread::Backtrace::Location#label).
+    `path` and `line` are of Ruby source (a cfunc has its caller's, as in Ruby; line 0: unknown).
+    `module` and `offset` (ELF virtual address) place a native frame. Names keep undecodable bytes
+    as surrogates (surrogateescape).
+    """
+
+    kind: FrameKind
+    name: str
+    label: str | None = None
+    path: str | None = None
+    line: int | None = None
+    module: str | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample: a thread's stack at a moment, leaf first.
+
+    `timestamp` is unix time in ns, `weight` counts samples (or ns when `unit` says so). `complete` is
+    False when the stack was cut, with the `reason`: limit, tail calls, unreadable memory, unmapped pc,
+    no unwind row, no execution context, ...
+    """
+
+    timestamp: int
+    pid: int
+    tid: int
+    comm: str
+    frames: tuple[Frame, ...]
+    complete: bool = True
+    reason: str | None = None
+    weight: int = 1
+    unit: str = "samples"
+    origin: str = "sampling"
+    backend: str = "bpf"
+    container: str | None = None
+    cpu: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of a recording. Nothing is dropped without appearing here.
+
+    `read` samples were decoded, `lost` were refused by a full perf buffer, `truncated` hit a limit
+    (their leaf part is in the profile), `failed` counts incomplete stacks and unsent samples by reason.
+    """
+
+    read: int = 0
+    lost: int = 0
+    truncated: int = 0
+    failed: tuple[tuple[str, int], ...] = ()

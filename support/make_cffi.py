@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit the sources of the package's two cffi modules; run by meson, never at run time.
+
+    make_cffi.py native OUT.c types.cdef NAME.cdef...     the API-mode extension `_native`
+    make_cffi.py libbpf OUT.py libbpf.cdef                the ABI-mode binding `_libbpf`
+
+`types.cdef` is support/ebpf/types.h after the preprocessor; the other cdefs are read as they are.
+"""
+
+import sys
+
+import cffi
+
+# What prelude.h typedefs, in words cffi knows. __be32 and __be64 are plain integers to it.
+PRELUDE = """
+typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64;
+typedef int16_t s16; typedef int32_t s32; typedef int64_t s64;
+typedef uint32_t __be32; typedef uint64_t __be64;
+"""
+# 64-bit constants of types.h: the preprocessor drops their #define lines.
+WIDE = """
+#define HS_TSID_SEG_MAP_MASK ...
+#define UNKNOWN_FILE ...
+#define FUNC_TYPE_UNKNOWN ...
+#define REPORTED_PIDS_TIMEOUT ...
+"""
+
+
+def main(kind: str, out: str, *inputs: str) -> None:
+    text = "".join(open(path, encoding="utf-8").read() for path in inputs)
+    ffi = cffi.FFI()
+    if kind == "native":
+        ffi.cdef(PRELUDE + WIDE + text)
+        ffi.set_source("rubyunwind._native", '#include "types.h"\n#include "cfi.h"\n#include "drain.h"')
+        ffi.emit_c_code(out)
+    else:
+        ffi.cdef(text)
+        ffi.set_source("rubyunwind._libbpf", None)
+        ffi.emit_python_code(out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
