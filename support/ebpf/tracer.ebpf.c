@@ -1,2 +1,207 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-#include "types.h"
+/* The programs. Each is found by its function name; all perf programs share one section name. */
+#include "chain.h"
+#include "native_step.h"
+#include "ruby_step.h"
+#include "user_regs.h"
+
+enum {
+  /* Native frames per run of unwind_native: what lies between two Ruby stacks should fit in one run,
+   * as each bounce between Ruby and C takes two of the tail calls there are. */
+  NATIVE_FRAMES_PER_PROGRAM = 8
+};
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* push_kernel_stack puts kernel frames into the record itself. */
+INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
+  struct kernel_stack *stack = map_element(&kernel_stack_scratch, 0);
+  if (!stack)
+    return;
+  long bytes = bpf_get_stack(ctx, stack, sizeof(*stack), 0);
+  if (bytes <= 0)
+    return;
+  u32 frames = (u64)bytes / sizeof(u64);
+  for (u32 i = 0; i < PERF_MAX_STACK_DEPTH; i++) {
+    if (i >= frames || push(trace, UNKNOWN_FILE, stack->pcs[i], FRAME_MARKER_KERNEL))
+      break;
+  }
+  trace->flags |= TRACE_KERNEL_INLINE;
+}
+
+/*
+ * collect_kernel_stack stores the kernel stack under an id. Without BPF_F_REUSE_STACKID the kernel keeps
+ * what is there when two stacks collide, so an id never changes its meaning; the newcomer's frames
+ * travel in its own record instead.
+ */
+INLINE void collect_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
+  enum { EEXIST = 17 };
+  long id = bpf_get_stackid(ctx, &kernel_stackmap, 0);
+  if (id == -EEXIST) {
+    increment_counter(COUNTER_KERNEL_STACK_COLLISION);
+    push_kernel_stack(ctx, trace);
+    id = -1;
+  }
+  trace->kernel_stack_id = id;
+}
+
+SEC("perf_event")
+int native_tracer_entry(struct bpf_perf_event_data *ctx) {
+  u64 id = bpf_get_current_pid_tgid();
+  u32 pid = id >> 32;
+  if (pid == 0)
+    return 0;
+  increment_counter(COUNTER_SAMPLES);
+
+  PerCPURecord *record = get_pristine_per_cpu_record();
+  if (!record)
+    return -1;
+  if (!pid_information_exists(pid)) {
+    increment_counter(COUNTER_UNKNOWN_PID);
+    if (report_pid(ctx, pid, true))
+      increment_metric(metricID_NumProcNew);
+    return 0;
+  }
+
+  Trace *trace = &record->trace;
+  trace->pid = pid;
+  trace->tid = id & 0xffffffff;
+  trace->ktime = bpf_ktime_get_ns();
+  trace->origin = TRACE_ORIGIN_SAMPLING;
+  if (bpf_get_current_comm(trace->comm, sizeof(trace->comm)) < 0)
+    increment_metric(metricID_ErrBPFCurrentComm);
+  if (!is_user_mode(&ctx->regs)) {
+    trace->flags |= TRACE_KERNEL_MODE;
+    collect_kernel_stack(ctx, trace);
+  }
+
+  u32 unwinder = PROG_UNWIND_STOP;
+  bool found = false;
+  ErrorCode error = get_user_registers(ctx, &record->state, &found);
+  if (!error) {
+    if (found)
+      error = get_next_unwinder_after_native_frame(record, &unwinder);
+    else
+      increment_counter(COUNTER_NO_USER_REGS);
+  }
+  record->state.unwind_error = error;
+  tail_call(ctx, record, unwinder);
+  return 0;
+}
+
+SEC("perf_event")
+int unwind_native(struct bpf_perf_event_data *ctx) {
+  PerCPURecord *record = get_per_cpu_record();
+  if (!record)
+    return -1;
+  Trace *trace = &record->trace;
+  u32 unwinder = PROG_UNWIND_STOP;
+  ErrorCode error = ERR_OK;
+  for (int i = 0; i < NATIVE_FRAMES_PER_PROGRAM; i++) {
+    error = native_step(record, &unwinder);
+    if (unwinder != PROG_UNWIND_NATIVE)
+      break;
+  }
+  record->state.unwind_error = error;
+  if (error == ERR_NATIVE_ZERO_PC)
+    trace->flags |= TRACE_NATIVE_ROOT;
+  /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the Ruby
+   * stack has no native frame then, and comes now. */
+  if ((trace->flags & TRACE_NATIVE_ROOT) && (trace->flags & (TRACE_RUBY_MET | TRACE_RUBY_BASE)) == TRACE_RUBY_MET)
+    unwinder = PROG_UNWIND_RUBY;
+  tail_call(ctx, record, unwinder);
+  return 0;
+}
+
+SEC("perf_event")
+int unwind_ruby(struct bpf_perf_event_data *ctx) {
+  PerCPURecord *record = get_per_cpu_record();
+  if (!record)
+    return -1;
+  Trace *trace = &record->trace;
+  u32 unwinder = get_next_unwinder_after_interpreter();
+  ErrorCode error = ERR_OK;
+  const RubyProcInfo *ruby = map_element(&ruby_procs, trace->pid);
+  if (!ruby) {
+    DEBUG_PRINT("no information on the Ruby of pid %d", trace->pid);
+    increment_metric(metricID_UnwindRubyErrNoProcInfo);
+    unwinder_mark_done(record, PROG_UNWIND_RUBY);
+    error = ERR_RUBY_NO_PROC_INFO;
+    unwinder = PROG_UNWIND_STOP;
+    goto next;
+  }
+  increment_metric(metricID_UnwindRubyAttempts);
+  trace->flags |= TRACE_RUBY_MET;
+
+  if (!record->rubyUnwindState.stack_ptr) {
+    u64 ec = 0;
+    error = ruby_start(record, ruby, &ec);
+    if (error) {
+      unwinder = PROG_UNWIND_STOP;
+      goto next;
+    }
+    if (!ec) {
+      unwinder_mark_done(record, PROG_UNWIND_RUBY);
+      goto next;
+    }
+  }
+  for (int i = 0; i < FRAMES_PER_WALK_RUBY_STACK; i++) {
+    error = ruby_step(record, ruby, &unwinder);
+    if (unwinder != PROG_UNWIND_RUBY)
+      break;
+  }
+
+next:
+  /* An error of the native walk stands unless this one brought its own. */
+  if (error)
+    record->state.unwind_error = error;
+  tail_call(ctx, record, unwinder);
+  return 0;
+}
+
+SEC("perf_event")
+int unwind_stop(struct bpf_perf_event_data *ctx) {
+  PerCPURecord *record = get_per_cpu_record();
+  if (record)
+    finish_trace(ctx, record);
+  return 0;
+}
+
+/* A process ends when the leader of its threads does; the others cannot outlive exit_group. */
+SEC("raw_tp/sched_process_exit")
+int process_exit(struct raw_tracepoint_args *ctx) {
+  u64 id = bpf_get_current_pid_tgid();
+  u32 pid = id >> 32;
+  if (pid != (id & 0xffffffff) || !pid_information_exists(pid))
+    return 0;
+  if (report_pid(ctx, pid, false))
+    increment_metric(metricID_NumProcExit);
+  return 0;
+}
+
+/* After exec nothing of what user space knows about a process holds. */
+SEC("raw_tp/sched_process_exec")
+int process_exec(struct raw_tracepoint_args *ctx) {
+  u32 pid = bpf_get_current_pid_tgid() >> 32;
+  if (pid_information_exists(pid))
+    report_pid(ctx, pid, false);
+  return 0;
+}
+
+/* A child of a known process is announced before its first sample. args: parent, child. */
+SEC("raw_tp/sched_process_fork")
+int process_fork(struct raw_tracepoint_args *ctx) {
+  u32 parent = bpf_get_current_pid_tgid() >> 32;
+  if (!pid_information_exists(parent))
+    return 0;
+  struct task_struct *child = (struct task_struct *)ctx->args[1];
+  s32 pid = 0;
+  s32 tgid = 0;
+  bpf_probe_read_kernel(&pid, sizeof(pid), &child->pid);
+  bpf_probe_read_kernel(&tgid, sizeof(tgid), &child->tgid);
+  if (pid != tgid) /* a thread */
+    return 0;
+  if (report_pid(ctx, pid, false))
+    increment_metric(metricID_NumProcNew);
+  return 0;
+}

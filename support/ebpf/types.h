@@ -399,10 +399,16 @@ typedef struct PythonUnwindScratchSpace {
 } PythonUnwindScratchSpace;
 
 /* Beside the ABI, inside the space it has for scratch: buffers of the Ruby and native steps. */
+typedef struct RowSearch {
+  u32 first;       /* of the page */
+  u32 left, right; /* rows that are still in question */
+} RowSearch;
+
 typedef struct RubyUnwindScratchSpace {
   u64 control_frame[32]; /* one rb_control_frame_struct, read at once (its offsets are u8) */
   u64 env[3];            /* ep[-2] method entry or cref, ep[-1] parent ep, ep[0] flags */
   u64 signal_regs[36];   /* saved registers of a signal frame */
+  RowSearch row_search;
 } RubyUnwindScratchSpace;
 
 typedef struct PerCPURecord {

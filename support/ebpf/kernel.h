@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The few kernel structs we look into, with only the fields we read. Those marked KERNEL_STRUCT are
+ * relocated when the object is loaded (CO-RE), so their offsets here mean nothing.
+ */
+#pragma once
+#include "prelude.h"
+
+#define KERNEL_STRUCT __attribute__((preserve_access_index))
+
+/* Does the running kernel know this enumerator? (BPF_ENUMVAL_EXISTS; clang takes no parentheses here.) */
+#define KERNEL_HAS_ENUM(type, value) __builtin_preserve_enum_value(*(type *)value, 0)
+
+enum bpf_func_id { BPF_FUNC_task_pt_regs = 175 };
+
+#if defined(__x86_64__)
+
+/* arch/x86/include/uapi/asm/ptrace.h: also what a perf_event program gets, layout is UAPI. */
+struct pt_regs {
+  u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+};
+
+struct thread_struct {
+  u64 fsbase;
+} KERNEL_STRUCT;
+
+#elif defined(__aarch64__)
+
+/* arch/arm64/include/uapi/asm/ptrace.h: struct user_pt_regs, the head of the kernel's pt_regs. */
+struct pt_regs {
+  u64 regs[31], sp, pc, pstate;
+};
+
+struct uw_of_thread_struct {
+  u64 tp_value;
+} KERNEL_STRUCT;
+
+struct thread_struct {
+  struct uw_of_thread_struct uw;
+} KERNEL_STRUCT;
+
+#endif
+
+struct task_struct {
+  s32 pid, tgid;
+  void *stack;
+  struct thread_struct thread;
+} KERNEL_STRUCT;
+
+/* include/uapi/linux/bpf_perf_event.h */
+struct bpf_perf_event_data {
+  struct pt_regs regs;
+  u64 sample_period;
+  u64 addr;
+};
+
+/* include/uapi/linux/bpf.h: struct bpf_raw_tracepoint_args */
+struct raw_tracepoint_args {
+  u64 args[2];
+};

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* From a pc to its file, and from there to the program that unwinds it. */
+#pragma once
+#include "records.h"
+
+/* User addresses have none of the top eight bits set, on both architectures. */
+INLINE bool is_kernel_address(u64 address) { return (address & 0xff00000000000000ULL) != 0; }
+
+/* Below the smallest vm.mmap_min_addr in use: a pc here was read wrongly. */
+enum { SMALL_PC = 0x1000 };
+
+/*
+ * resolve_unwind_mapping fills text_section_* of the state for its pc and names the program that
+ * user space has set for that mapping.
+ */
+INLINE ErrorCode resolve_unwind_mapping(PerCPURecord *record, u32 *unwinder) {
+  UnwindState *state = &record->state;
+  u64 pc = state->pc;
+
+  if (is_kernel_address(pc)) {
+    DEBUG_PRINT("pc %llx is a kernel address", pc);
+    state->error_metric = metricID_UnwindNativeErrKernelAddress;
+    return ERR_NATIVE_UNEXPECTED_KERNEL_ADDRESS;
+  }
+  if (pc < SMALL_PC) {
+    DEBUG_PRINT("small pc %llx", pc);
+    state->error_metric = metricID_UnwindNativeSmallPC;
+    return ERR_NATIVE_SMALL_PC;
+  }
+
+  PIDPage key = {};
+  key.prefixLen = BIT_WIDTH_PID + BIT_WIDTH_PAGE;
+  key.pid = HOST_TO_BE32(record->trace.pid);
+  /* A return address may be the first byte behind its mapping: look up the call. */
+  key.page = HOST_TO_BE64(pc - (state->return_address ? 1 : 0));
+  const PIDPageMappingInfo *mapping = bpf_map_lookup_elem(&pid_page_to_mapping_info, &key);
+  if (!mapping) {
+    DEBUG_PRINT("no mapping for pc %llx", pc);
+    state->error_metric = metricID_UnwindNativeErrWrongTextSection;
+    return ERR_NATIVE_NO_PID_PAGE_MAPPING;
+  }
+  u64 packed = mapping->bias_and_unwind_program;
+  state->text_section_bias = packed & 0x00ffffffffffffffULL;
+  *unwinder = packed >> 56;
+  state->text_section_id = mapping->file_id;
+  state->text_section_offset = pc - state->text_section_bias;
+  return ERR_OK;
+}
+
+/* The interpreter whose loop the pc is in, unless that unwinder has nothing more to give. */
+INLINE u32 get_next_interpreter(PerCPURecord *record) {
+  UnwindState *state = &record->state;
+  u64 file_id = state->text_section_id;
+  u64 offset = state->text_section_offset - (state->return_address ? 1 : 0);
+  const OffsetRange *range = bpf_map_lookup_elem(&interpreter_offsets, &file_id);
+  if (range && offset >= range->lower_offset && offset <= range->upper_offset) {
+    u32 program = range->program_index;
+    if (!unwinder_is_done(record, program)) {
+      increment_metric(metricID_UnwindCallInterpreter);
+      return program;
+    }
+  }
+  return PROG_UNWIND_NATIVE;
+}
+
+/* Who unwinds the frame that a native step led to. */
+INLINE ErrorCode get_next_unwinder_after_native_frame(PerCPURecord *record, u32 *unwinder) {
+  *unwinder = PROG_UNWIND_STOP;
+  if (record->state.pc == 0) {
+    record->state.error_metric = metricID_UnwindErrZeroPC;
+    return ERR_NATIVE_ZERO_PC;
+  }
+  u32 next = PROG_UNWIND_STOP;
+  ErrorCode error = resolve_unwind_mapping(record, &next);
+  if (error)
+    return error;
+  if (next == PROG_UNWIND_NATIVE)
+    next = get_next_interpreter(record);
+  *unwinder = next;
+  return ERR_OK;
+}
+
+/* Interpreter frames end where native ones go on; the pc has not moved. */
+INLINE u32 get_next_unwinder_after_interpreter(void) { return PROG_UNWIND_NATIVE; }

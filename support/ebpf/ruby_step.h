@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* One control frame of a Ruby VM stack, and finding the stack of the sampled thread. */
+#pragma once
+#include "kernel.h"
+#include "mappings.h"
+
+/* Frame flags in ep[0] and their values: vm_core.h, VM_FRAME_MAGIC_*, VM_FRAME_FLAG_*, VM_ENV_FLAG_LOCAL.
+ * The same from Ruby 2.5 to 4.0. */
+enum {
+  RUBY_FRAME_MAGIC_MASK = 0x7fff0001,
+  RUBY_FRAME_MAGIC_CFUNC = 0x55550001,
+  RUBY_ENV_FLAG_LOCAL = 0x0002,
+  RUBY_FRAME_FLAG_FINISH = 0x0020,
+  RUBY_FRAME_FLAG_BMETHOD = 0x0040,
+
+  /* Ruby 2.6 made the execution context reachable from a thread's native frames; before it the order
+   * of native and Ruby frames is best effort and Ruby frames are walked in one go. */
+  RUBY_VERSION_2_6 = 0x20600,
+  RUBY_VERSION_3_0 = 0x30000,
+
+  /* How many enclosing blocks are searched for the method they belong to. */
+  RUBY_ENV_DEPTH = 6
+};
+
+/* Words of ep that we read, from ep - 16 on: VM_ENV_DATA_INDEX_ME_CREF, _SPECVAL, _FLAGS. */
+enum { ENV_ME_CREF, ENV_SPECVAL, ENV_FLAGS, ENV_WORDS };
+
+/* The thread pointer of the current task, by CO-RE. */
+INLINE u64 thread_pointer(void) {
+  struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+  u64 tp = 0;
+#if defined(__x86_64__)
+  bpf_probe_read_kernel(&tp, sizeof(tp), &task->thread.fsbase);
+#elif defined(__aarch64__)
+  bpf_probe_read_kernel(&tp, sizeof(tp), &task->thread.uw.tp_value);
+#endif
+  return tp;
+}
+
+/* The execution context a thread keeps in its TLS; 0: it has none. */
+INLINE u64 ec_from_tls(const RubyTLSInfo *tls) {
+  u64 tp = thread_pointer();
+  u64 slot = tp;
+  u64 ec = 0;
+  if (!tp)
+    return 0;
+  if (tls->kind == RUBY_TLS_DTV) {
+    u64 dtv = 0;
+    if (read_user(&dtv, sizeof(dtv), tp + (s64)tls->dtv_offset))
+      return 0;
+    if (read_user(&slot, sizeof(slot), dtv + tls->module_id * tls->dtv_entry_size))
+      return 0;
+    if (slot + 1 <= 1) /* 0 or -1: the thread never touched this module's variables */
+      return 0;
+  }
+  if (read_user(&ec, sizeof(ec), slot + tls->offset))
+    return 0;
+  return ec;
+}
+
+/* The execution context by the global pointer of the frozen ABI: the one that holds the main lock. */
+INLINE u64 ec_from_globals(const RubyProcInfo *ruby) {
+  u64 ec = 0;
+  u64 ractor = 0;
+  if (ruby->version < RUBY_VERSION_3_0)
+    return read_user(&ec, sizeof(ec), ruby->current_ctx_ptr) ? 0 : ec;
+  if (read_user(&ractor, sizeof(ractor), ruby->current_ctx_ptr) || !ractor)
+    return 0;
+  return read_user(&ec, sizeof(ec), ractor + ruby->running_ec) ? 0 : ec;
+}
+
+/*
+ * ruby_start finds the stack of the sampled thread. *ec stays 0 where it has none: then there are no
+ * Ruby frames, and never those of another thread.
+ */
+INLINE ErrorCode ruby_start(PerCPURecord *record, const RubyProcInfo *ruby, u64 *ec) {
+  Trace *trace = &record->trace;
+  const RubyTLSInfo *tls = map_element(&ruby_tls, trace->pid);
+  if (tls && tls->kind != RUBY_TLS_NONE) {
+    *ec = ec_from_tls(tls);
+    trace->flags |= TRACE_EC_FROM_TLS;
+    increment_counter(COUNTER_EC_FROM_TLS);
+  } else {
+    *ec = ec_from_globals(ruby);
+    trace->flags |= TRACE_EC_FROM_RACTOR;
+    increment_counter(COUNTER_EC_FROM_RACTOR);
+  }
+  if (!*ec) {
+    trace->flags |= TRACE_NO_EC;
+    increment_counter(COUNTER_NO_EC);
+    return ERR_OK;
+  }
+
+  u64 vm_stack = 0;
+  u64 vm_stack_size = 0; /* in VALUEs */
+  u64 cfp = 0;
+  if (read_user(&vm_stack, sizeof(vm_stack), *ec + ruby->vm_stack)) {
+    increment_metric(metricID_UnwindRubyErrReadStackPtr);
+    return ERR_RUBY_READ_STACK_PTR;
+  }
+  if (read_user(&vm_stack_size, sizeof(vm_stack_size), *ec + ruby->vm_stack_size)) {
+    increment_metric(metricID_UnwindRubyErrReadStackSize);
+    return ERR_RUBY_READ_STACK_SIZE;
+  }
+  u64 end = vm_stack + vm_stack_size * ruby->size_of_value;
+  /* A pointer outside the stack is one that is being changed, or a wrong layout. */
+  if (read_user(&cfp, sizeof(cfp), *ec + ruby->cfp) || cfp < vm_stack || cfp >= end) {
+    increment_metric(metricID_UnwindRubyErrReadCfp);
+    return ERR_RUBY_READ_CFP;
+  }
+  /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees it. */
+  record->rubyUnwindState.stack_ptr = (void *)cfp;
+  record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
+  return ERR_OK;
+}
+
+/* The word at `offset` of the control frame in the record. */
+INLINE u64 control_frame_word(const RubyUnwindScratchSpace *scratch, u8 offset) {
+  return scratch->control_frame[(offset >> 3) & 31];
+}
+
+/*
+ * The method entry that a frame belongs to: ep[-2] of the local environment, or of a block that
+ * define_method has made a method; 0 if none is near. May be a cref: user space looks at its type.
+ */
+INLINE u64 method_entry_of(RubyUnwindScratchSpace *scratch) {
+#pragma unroll
+  for (int i = 0; i < RUBY_ENV_DEPTH; i++) {
+    if (scratch->env[ENV_FLAGS] & (RUBY_ENV_FLAG_LOCAL | RUBY_FRAME_FLAG_BMETHOD))
+      return scratch->env[ENV_ME_CREF] & 0xffffffffffffULL;
+    u64 parent = scratch->env[ENV_SPECVAL] & ~3ULL;
+    if (!parent || read_user(scratch->env, sizeof(scratch->env), parent - 16))
+      return 0;
+  }
+  return 0;
+}
+
+/* ruby_frame pushes the Ruby frame in the record's scratch; a pc outside its iseq is no frame. */
+INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 iseq, u64 pc) {
+  u64 body = 0;
+  u64 encoded = 0;
+  u32 size = 0; /* in VALUEs */
+  if (read_user(&body, sizeof(body), iseq + ruby->body)) {
+    increment_metric(metricID_UnwindRubyErrReadIseqBody);
+    return ERR_RUBY_READ_ISEQ_BODY;
+  }
+  if (read_user(&encoded, sizeof(encoded), body + ruby->iseq_encoded)) {
+    increment_metric(metricID_UnwindRubyErrReadIseqEncoded);
+    return ERR_RUBY_READ_ISEQ_ENCODED;
+  }
+  if (read_user(&size, sizeof(size), body + ruby->iseq_size)) {
+    increment_metric(metricID_UnwindRubyErrReadIseqSize);
+    return ERR_RUBY_READ_ISEQ_SIZE;
+  }
+  if (pc - encoded > (u64)size * ruby->size_of_value)
+    return ERR_OK;
+  u64 method_entry = method_entry_of(&record->rubyUnwindScratch);
+  ErrorCode error = push_with_max_frames(&record->trace, body, pc, FRAME_MARKER_RUBY, 0, method_entry,
+                                         MAX_NON_ERROR_FRAME_UNWINDS);
+  if (!error)
+    increment_metric(metricID_UnwindRubyFrames);
+  return error;
+}
+
+/*
+ * ruby_step pushes the control frame at stack_ptr and moves on to the one below. *unwinder becomes
+ * PROG_UNWIND_NATIVE where the interpreter's C function that owns these frames ends: at the frame with
+ * the FINISH flag, or at the base of the stack; else it stays PROG_UNWIND_RUBY.
+ * When the native walk is over already (TRACE_NATIVE_ROOT) all frames that are left come in one go.
+ */
+INLINE ErrorCode ruby_step(PerCPURecord *record, const RubyProcInfo *ruby, u32 *unwinder) {
+  RubyUnwindState *state = &record->rubyUnwindState;
+  RubyUnwindScratchSpace *scratch = &record->rubyUnwindScratch;
+  u64 cfp = (u64)state->stack_ptr;
+  u64 last = (u64)state->last_stack_frame;
+  u64 flags = 0;
+
+  *unwinder = PROG_UNWIND_STOP;
+  if (cfp > last)
+    goto base;
+  if (read_user(scratch->control_frame, ruby->size_of_control_frame_struct, cfp)) {
+    increment_metric(metricID_UnwindRubyErrReadCfp);
+    return ERR_RUBY_READ_CFP;
+  }
+  u64 pc = control_frame_word(scratch, ruby->pc);
+  u64 iseq = control_frame_word(scratch, ruby->iseq);
+  u64 ep = control_frame_word(scratch, ruby->ep);
+  if (read_user(scratch->env, sizeof(scratch->env), ep - 16)) {
+    increment_metric(metricID_UnwindRubyErrReadEp);
+    return ERR_RUBY_READ_EP;
+  }
+  flags = scratch->env[ENV_FLAGS];
+
+  if (iseq && pc) {
+    ErrorCode error = ruby_frame(record, ruby, iseq, pc);
+    if (error)
+      return error;
+  } else if ((flags & RUBY_FRAME_MAGIC_MASK) == RUBY_FRAME_MAGIC_CFUNC) {
+    u64 method_entry = scratch->env[ENV_ME_CREF] & 0xffffffffffffULL;
+    ErrorCode error = push(&record->trace, method_entry, 0, FRAME_MARKER_RUBY_CFUNC);
+    if (error)
+      return error;
+    increment_metric(metricID_UnwindRubyFrames);
+  } /* else a block made of a C function, or a dummy: Ruby shows neither */
+
+  if (cfp == last)
+    goto base;
+  state->stack_ptr = (void *)(cfp + ruby->size_of_control_frame_struct);
+  *unwinder = PROG_UNWIND_RUBY;
+  if ((flags & RUBY_FRAME_FLAG_FINISH) && ruby->version >= RUBY_VERSION_2_6 &&
+      !(record->trace.flags & TRACE_NATIVE_ROOT))
+    *unwinder = get_next_unwinder_after_interpreter();
+  return ERR_OK;
+
+base:
+  /* Saved like any progress: meeting the interpreter again must not start over. */
+  state->stack_ptr = (void *)(last + ruby->size_of_control_frame_struct);
+  unwinder_mark_done(record, PROG_UNWIND_RUBY);
+  record->trace.flags |= TRACE_RUBY_BASE;
+  *unwinder = (record->trace.flags & TRACE_NATIVE_ROOT) ? (u32)PROG_UNWIND_STOP
+                                                        : get_next_unwinder_after_interpreter();
+  return ERR_OK;
+}
