@@ -13,7 +13,8 @@ set -euo pipefail
 . "$(dirname "$0")/ci-kernels/common.sh"
 tree=$(cd "$(dirname "$0")/.." && pwd)
 
-worktree= keep=
+worktree=""
+keep=""
 while :; do
   case ${1-} in
     --worktree) worktree=yes ;;

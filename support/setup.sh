@@ -61,6 +61,7 @@ packages_of() {
       need puma has puma
       need binutils has readelf
       need procps has ps
+      need bpftool has bpftool
       ;;
     lint) need clang-format has clang-format ;;
     vm)
@@ -142,7 +143,7 @@ install_package() {
   PATH="$PWD/.venv/bin:$PATH" .venv/bin/pip wheel -q --no-deps --no-build-isolation \
     --config-settings=build-dir=build/wheel-build -w build/wheel . </dev/null
   wheel=$(echo build/wheel/rubyunwind-*.whl)
-  .venv/bin/pip install -q "$wheel[dev]"
+  .venv/bin/pip install -q "${wheel}[dev]"
   .venv/bin/pip install -q --no-deps --force-reinstall "$wheel"
   echo "$want" >.venv/package.stamp
 }

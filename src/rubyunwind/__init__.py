@@ -1,2 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples running Ruby programs from the outside: kernel, native, C-function and Ruby frames in one stack."""
+"""Samples running Ruby programs from the outside: kernel, native, C-function and Ruby frames in one stack.
+
+This module only gathers the public names. The ABI and the errors are here at once; what needs libbpf, ELF
+files or a running profile is imported when its name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rubyunwind import abi
+from rubyunwind.abi import *  # noqa: F403
+from rubyunwind.abi.constants import *  # noqa: F403
+from rubyunwind.errors import (
+    AttachError,
+    BpfError,
+    DecodeError,
+    NotSupported,
+    RubyUnwindError,
+    UnsupportedRuby,
+)
+
+if TYPE_CHECKING:
+    from rubyunwind.bpf.spec import load_collection_spec
+    from rubyunwind.profiler.sample import Sample
+
+__all__ = [
+    "AttachError",
+    "BpfError",
+    "DecodeError",
+    "NotSupported",
+    "Profile",  # noqa: F405
+    "Profiler",  # noqa: F405
+    "RubyUnwindError",
+    "Sample",
+    "UnsupportedRuby",
+    "load_collection_spec",
+    "record",  # noqa: F405
+]
+__all__ += abi.__all__
+
+# Public names that cost something to import, and the modules they live in.
+_LAZY = {
+    "Profile": "rubyunwind.profiler.recording",
+    "Profiler": "rubyunwind.profiler.profiler",
+    "Sample": "rubyunwind.profiler.sample",
+    "load_collection_spec": "rubyunwind.bpf.spec",
+    "record": "rubyunwind.profiler.recording",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034,SC2016
 # Sourced by the scripts beside it and by run-tests.sh.
 
 ci_kernels=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -14,7 +14,7 @@
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-refresh=
+refresh=""
 if [ "${1-}" = --refresh ]; then
   refresh=yes
   shift

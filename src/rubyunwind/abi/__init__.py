@@ -1,1 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The contract with the BPF programs: numbers, struct mirrors, trace decoding. Pure: bytes in, values out."""
+
+from __future__ import annotations
+
+from rubyunwind.abi import constants
+from rubyunwind.abi.bias import decode_bias_and_unwind_program, encode_bias_and_unwind_program
+from rubyunwind.abi.constants import *  # noqa: F403
+from rubyunwind.abi.enums import (
+    Counter,
+    ErrorCode,
+    EventType,
+    FrameMarker,
+    MetricID,
+    ProgUnwind,
+    RatelimitAction,
+    RubyTLSKind,
+    TraceFlag,
+    TraceOrigin,
+    UnwindCommand,
+    UnwindOpcode,
+)
+from rubyunwind.abi.layout import Member, Struct
+from rubyunwind.abi.structs import (
+    ApmCorrelationBuf,
+    ApmIntProcInfo,
+    DotnetProcInfo,
+    Event,
+    OffsetRange,
+    PerCPURecord,
+    PerlUnwindState,
+    PHPProcInfo,
+    PHPUnwindState,
+    PIDPage,
+    PIDPageMappingInfo,
+    PythonUnwindState,
+    RubyProcInfo,
+    RubyTLSInfo,
+    RubyUnwindState,
+    StackDelta,
+    StackDeltaPageInfo,
+    StackDeltaPageKey,
+    SystemAnalysis,
+    SystemConfig,
+    TSDInfo,
+    UnwindInfo,
+    UnwindState,
+)
+from rubyunwind.abi.trace import ApmSpanID, ApmTraceID, Frame, Trace, decode_trace
+
+__all__ = [
+    "ApmCorrelationBuf",
+    "ApmIntProcInfo",
+    "ApmSpanID",
+    "ApmTraceID",
+    "Counter",
+    "DotnetProcInfo",
+    "ErrorCode",
+    "Event",
+    "EventType",
+    "Frame",
+    "FrameMarker",
+    "Member",
+    "MetricID",
+    "OffsetRange",
+    "PHPProcInfo",
+    "PHPUnwindState",
+    "PIDPage",
+    "PIDPageMappingInfo",
+    "PerCPURecord",
+    "PerlUnwindState",
+    "ProgUnwind",
+    "PythonUnwindState",
+    "RatelimitAction",
+    "RubyProcInfo",
+    "RubyTLSInfo",
+    "RubyTLSKind",
+    "RubyUnwindState",
+    "StackDelta",
+    "StackDeltaPageInfo",
+    "StackDeltaPageKey",
+    "Struct",
+    "SystemAnalysis",
+    "SystemConfig",
+    "TSDInfo",
+    "Trace",
+    "TraceFlag",
+    "TraceOrigin",
+    "UnwindCommand",
+    "UnwindInfo",
+    "UnwindOpcode",
+    "UnwindState",
+    "decode_bias_and_unwind_program",
+    "decode_trace",
+    "encode_bias_and_unwind_program",
+]
+__all__ += constants.__all__

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from typing import Protocol
 
-from rubyunwind.errors import RubyUnwindError
+from rubyunwind.errors import AttachError, RubyUnwindError
 
 __all__ = ["LiveMemory", "Memory", "MemoryReadError"]
 
@@ -43,7 +44,12 @@ class LiveMemory:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = -1
+        try:
+            self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            advice = "run as root or with CAP_SYS_PTRACE" if error.errno in (errno.EACCES, errno.EPERM) else "it has ended"
+            raise AttachError(f"process {pid}: its memory cannot be opened: {error.strerror}; {advice}") from None
 
     def read(self, address: int, length: int) -> bytes:
         """See Memory.read."""

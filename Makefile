@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
+# missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
+.DELETE_ON_ERROR:
+.PHONY: help setup ebpf demo test bench lint format clean test-vm
+
+SETUP := support/setup.sh
+BIN := .venv/bin
+OBJECTS := $(foreach kind,release debug,$(foreach arch,amd64 arm64,tracer.ebpf.$(kind).$(arch).o))
+DEMO_SECONDS ?= 5
+DEMO_OUTPUT ?= demo.html
+# Kernel for `make test-vm`, any that `./run-tests.sh` lists; more pytest options for `make test`.
+KERNEL ?= 6.1
+PYTEST_ARGS ?=
+C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c src/rubyunwind/_c/*.h src/rubyunwind/_c/*.c)
+
+help:
+	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
+	@echo 'make test      unit and live tests'
+	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
+	@echo 'make bench     print the numbers'
+	@echo 'make ebpf      compile the BPF objects into src/rubyunwind/objects/'
+	@echo 'make lint      ruff, mypy, clang-format'
+	@echo 'make format    let ruff and clang-format rewrite the sources'
+	@echo 'make clean     remove what was built, the .venv too'
+
+setup:
+	@$(SETUP) build
+
+ebpf:
+	@$(SETUP) --tools-only build
+	@[ -f build/ebpf/build.ninja ] || PATH="$(CURDIR)/$(BIN):$$PATH" meson setup build/ebpf >build/ebpf-setup.log || \
+	  { cat build/ebpf-setup.log; rm -rf build/ebpf; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ninja --quiet -C build/ebpf $(OBJECTS)
+	@mkdir -p src/rubyunwind/objects
+	@cp $(addprefix build/ebpf/,$(OBJECTS)) src/rubyunwind/objects/
+	@ls -l $(addprefix src/rubyunwind/objects/,$(OBJECTS))
+
+demo:
+	@$(SETUP) demo
+	@mkdir -p build/demo
+	@$(BIN)/python support/demo_document.py build/demo/document.adoc
+	@echo 'recording asciidoctor for $(DEMO_SECONDS) s'
+	@$(BIN)/rubyunwind record -d $(DEMO_SECONDS) -o '$(DEMO_OUTPUT)' -- asciidoctor -o build/demo/document.html build/demo/document.adoc
+	@echo 'flame graph: $(abspath $(DEMO_OUTPUT))'
+
+# CI sets RUBYUNWIND_REQUIRE_LIVE=1: a run in which no live test passed then fails.
+test:
+	@$(SETUP) test
+	@$(BIN)/python -m pytest tests/unit tests/live $(PYTEST_ARGS)
+
+test-vm:
+	@./run-tests.sh $(KERNEL)
+
+bench:
+	@$(SETUP) demo
+	@$(BIN)/python bench/run.py
+
+lint:
+	@$(SETUP) lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	clang-format --dry-run -Werror $(C_SOURCES)
+
+format:
+	@$(SETUP) --tools-only lint
+	-$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	clang-format -i $(C_SOURCES)
+
+clean:
+	rm -rf build .venv src/rubyunwind/objects dist demo.html .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench support -name __pycache__ -type d -prune -exec rm -rf {} +

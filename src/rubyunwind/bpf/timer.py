@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One descriptor to wait for: other descriptors, or a period of time, whichever comes first."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from rubyunwind._libbpf import ffi
+from rubyunwind.bpf.library import LIBC
+from rubyunwind.errors import BpfError
+
+__all__ = ["Timer"]
+
+# include/uapi/linux/time.h, include/uapi/linux/timerfd.h
+_CLOCK_MONOTONIC = 1
+_TFD_CLOEXEC, _TFD_NONBLOCK = 0o2000000, 0o4000
+
+
+class Timer:
+    """An epoll over descriptors and a timerfd of its own. Owns both, never the descriptors it watches.
+
+    An outer event loop needs no timer then: `fileno` becomes readable at least every `period` seconds.
+    """
+
+    def __init__(self, period: float) -> None:
+        self._epoll = select.epoll()
+        self._clock = -1
+        fd = LIBC.timerfd_create(_CLOCK_MONOTONIC, _TFD_CLOEXEC | _TFD_NONBLOCK)
+        if fd < 0:
+            raise BpfError(ffi.errno, "create a timer")
+        self._clock = int(fd)
+        nanoseconds = int(period * 1e9)
+        interval = ffi.new("struct itimerspec *")
+        interval.it_interval.tv_sec, interval.it_interval.tv_nsec = divmod(nanoseconds, 1_000_000_000)
+        interval.it_value = interval.it_interval
+        if LIBC.timerfd_settime(self._clock, 0, interval, ffi.NULL) < 0:
+            raise BpfError(ffi.errno, f"set a timer to {period} s")
+        self.watch(self._clock)
+
+    def watch(self, fd: int) -> None:
+        """Become readable when `fd` is, too."""
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for; borrowed, never close it."""
+        return self._epoll.fileno()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until something is due, at most `timeout` seconds."""
+        self._epoll.poll(timeout)
+
+    def clear(self) -> None:
+        """Take the tick that may be due, so that `fileno` is quiet until the next one."""
+        try:
+            os.read(self._clock, 8)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Close both descriptors. Twice is harmless."""
+        self._epoll.close()
+        if self._clock >= 0:
+            os.close(self._clock)
+            self._clock = -1
+
+    def __enter__(self) -> Timer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `rubyunwind` command: one verb a module, each imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from rubyunwind.errors import BpfError, RubyUnwindError
+
+__all__ = ["main"]
+
+_VERBS = {"record": "rubyunwind.cli.record"}
+
+
+class Verbs(click.Group):
+    """Finds a verb's command as `command` in its module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of the help."""
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        module = _VERBS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = importlib.import_module(module).command
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rubyunwind")
+def cli() -> None:
+    """See what Ruby processes do, from the outside: kernel, native, C-function and Ruby frames in one stack."""
+
+
+def main() -> None:
+    """Run the command line; errors of ours are one message on stderr and exit status 1."""
+    try:
+        cli(prog_name="rubyunwind")
+    except RubyUnwindError as error:
+        status = int(getattr(error, "exit_status", 1))
+        click.echo(f"rubyunwind: {error}", err=True)
+        if isinstance(error, BpfError) and error.log:
+            if "-v" in sys.argv or "--verbose" in sys.argv:
+                click.echo(error.log, err=True)
+            else:
+                click.echo("rubyunwind: -v shows the whole log of the verifier", err=True)
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

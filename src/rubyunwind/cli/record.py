@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rubyunwind record`: sample processes, or a command, into a file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rubyunwind.cli.output import Output
+from rubyunwind.formats.registry import FORMATS
+from rubyunwind.profiler.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rubyunwind.profiler.command import Command
+    from rubyunwind.profiler.recording import Profile
+
+__all__ = ["command"]
+
+_INTERRUPTED = 128 + signal.SIGINT
+# Seconds a command has to end by itself after Ctrl-C, before it gets the signal again, then SIGTERM.
+_GRACE = (1.0, 2.0)
+
+
+@click.command("record", short_help="sample processes or a command into a file")
+@click.option("-p", "--pid", "pids", type=int, multiple=True, help="Process to record; may be repeated.")
+@click.option("-r", "--rate", type=click.IntRange(1), default=99, show_default=True, help="Samples a second.")
+@click.option("-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; else until Ctrl-C or the end.")
+@click.option("-o", "--output", help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.")
+@click.option("-f", "--format", "format_", type=click.Choice(list(FORMATS)), help="Default: by the suffix of the output.")
+@click.option(
+    "-s/-S",
+    "--subprocesses/--no-subprocesses",
+    default=None,
+    help="Record what the processes fork, too. Default: for a command yes, for -p no.",
+)
+@click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
+def command(
+    pids: tuple[int, ...],
+    rate: int,
+    duration: float | None,
+    output: str | None,
+    format_: str | None,
+    subprocesses: bool | None,
+    verbose: int,
+    words: tuple[str, ...],
+) -> None:
+    """Record processes (-p PID) or a COMMAND and write a flame graph or another format.
+
+    The first Ctrl-C ends the recording and writes what was gathered, the second quits. The exit status is
+    the command's own.
+    """
+    if bool(pids) == bool(words):
+        raise click.UsageError("give processes (-p PID) or a command (-- COMMAND ...) to record, one of them")
+    if verbose:
+        logging.basicConfig(level=logging.DEBUG if verbose > 1 else logging.INFO, format="rubyunwind: %(message)s")
+    else:
+        logging.basicConfig(level=logging.ERROR, format="rubyunwind: %(message)s")
+    what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
+    children = bool(words) if subprocesses is None else subprocesses
+    with Output.choose(output, format_, what) as target:
+        recording = Recording(
+            pids=pids, command=words or None, rate=rate, children=children, debug_tracer=False
+        )
+        with recording:
+            interrupts = _Interrupts(recording.stop)
+            _say_notes(recording)
+            profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
+            target.write(profile)
+            _say_totals(profile, target)
+            status = _finish(recording.command, interrupts)
+    sys.exit(status)
+
+
+class _Interrupts:
+    """Counts Ctrl-C and SIGTERM: the first calls `stop`, the second quits at once."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.count = 0
+        self._stop = stop
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self.count += 1
+        if self.count > 1:
+            os._exit(128 + number)
+        self._stop()
+
+
+def _finish(child: Command | None, interrupts: _Interrupts) -> int:
+    """Wait for the command and return its exit status; after Ctrl-C see to it that it ends."""
+    if child is None:
+        return 0
+    if child.poll() is None and not interrupts.count:
+        click.echo("rubyunwind: the command still runs; waiting for it (Ctrl-C ends it)", err=True)
+        while child.poll() is None and not interrupts.count:
+            time.sleep(0.05)
+    for grace, number in zip(_GRACE, (signal.SIGINT, signal.SIGTERM), strict=True):
+        end = time.monotonic() + grace
+        while child.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        if child.poll() is None:
+            os.kill(child.pid, number)
+    return child.wait()
+
+
+def _say_notes(recording: Recording) -> None:
+    if recording.command is None:
+        for note in recording.profiler.notes:
+            click.echo(f"rubyunwind: {note}", err=True)
+
+
+def _progress(profile: Profile) -> None:
+    text = f"{profile.duration:5.1f} s, {profile.totals.read} samples, {profile.totals.lost} lost"
+    click.echo(f"\r\033[K{text}", nl=False, err=True)
+
+
+def _say_totals(profile: Profile, target: Output) -> None:
+    totals = profile.totals
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", nl=False, err=True)
+    whole = totals.read - sum(not sample.complete for sample in profile.samples)
+    text = (
+        f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz: {whole} whole, "
+        f"{totals.truncated} truncated, {totals.lost} lost"
+    )
+    click.echo(f"rubyunwind: {text}", err=True)
+    if totals.failed:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in totals.failed)
+        click.echo(f"rubyunwind: incomplete or unsent, by reason: {reasons}", err=True)
+    if not totals.read:
+        click.echo("rubyunwind: no samples: the processes used no CPU time, or ended too soon", err=True)
+    if profile.exit_status is not None and profile.notes and not profile.runtimes:
+        click.echo("rubyunwind: no Ruby was found in the command; native frames only", err=True)
+    if target.path is not None:
+        click.echo(f"rubyunwind: wrote {target.path} ({target.format})", err=True)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where functions begin in a file without their symbols: the search table of .eh_frame_hdr."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from rubyunwind.errors import DecodeError
+
+if TYPE_CHECKING:
+    from rubyunwind.elf.file import ElfFile
+
+__all__ = ["function_starts", "start_of"]
+
+# LSB core specification, "The .eh_frame_hdr section": version, then the encodings of the frame pointer,
+# of the count and of the table. Linkers write these three and no others.
+_VERSION = 1
+_PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
+_HEAD = struct.Struct("<BBBBiI")
+
+
+def function_starts(elf: ElfFile) -> list[int]:
+    """Return the ELF virtual addresses at which functions with unwind information begin, ascending.
+
+    Empty for a file without the table. A stripped file keeps it, as C++ exceptions and backtrace(3) need it.
+    """
+    section = elf.section(".eh_frame_hdr")
+    if section is None:
+        return []
+    try:
+        data = elf.data(section)
+    except DecodeError:
+        return []
+    if len(data) < _HEAD.size:
+        return []
+    version, frame, count_form, table, _, count = _HEAD.unpack_from(data)
+    if (version, frame, count_form, table) != (_VERSION, _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4):
+        return []
+    count = min(count, (len(data) - _HEAD.size) // 8)
+    pairs = struct.unpack_from(f"<{2 * count}i", data, _HEAD.size)
+    return sorted(section.address + start for start in pairs[::2])
+
+
+def start_of(starts: list[int], address: int) -> int | None:
+    """Return the last start at or before `address`, or None."""
+    index = bisect_right(starts, address) - 1
+    return starts[index] if index >= 0 else None

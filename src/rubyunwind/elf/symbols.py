@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Symbols of an ELF file: the function at an address, and single symbols by name."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+from rubyunwind.elf.file import ET_REL, ElfFile, Section
+from rubyunwind.errors import DecodeError
+
+__all__ = ["STT_FUNC", "STT_GNU_IFUNC", "STT_NOTYPE", "STT_OBJECT", "STT_TLS", "Symbol", "SymbolTable"]
+
+# elf.h
+SHT_SYMTAB = 2
+SHT_DYNSYM = 11
+SHN_UNDEF = 0
+STT_NOTYPE = 0
+STT_OBJECT = 1
+STT_FUNC = 2
+STT_TLS = 6
+STT_GNU_IFUNC = 10
+STB_LOCAL = 0
+STB_GLOBAL = 1
+
+SYMBOL_SIZE = 24  # Elf64_Sym: u32 name; u8 info, other; u16 shndx; u64 value, size
+MAX_NAME = 4096  # bytes of a name that are given out
+NESTED = 16  # symbols looked at before an address for one that is long enough to hold it
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """One defined symbol. `value` is a virtual address, or for STT_TLS the offset in the TLS block."""
+
+    name: str
+    value: int
+    size: int
+    type: int
+
+
+class _Table:
+    """One symbol section, taken apart by column (each is a slice at C speed) when it is first needed."""
+
+    def __init__(self, data: bytes, names: bytes) -> None:
+        data = data[: len(data) // SYMBOL_SIZE * SYMBOL_SIZE]
+        view = memoryview(data)
+        self.names = names
+        self.name_offsets: list[int] = view.cast("I")[::6].tolist()
+        self.infos = data[4::SYMBOL_SIZE]
+        self.shndxs: list[int] = view.cast("H")[3::12].tolist()
+        words = view.cast("Q")
+        self.values: list[int] = words[1::3].tolist()
+        self.sizes: list[int] = words[2::3].tolist()
+
+    @cached_property
+    def by_name_offset(self) -> dict[int, int]:
+        return {at: index for index, at in enumerate(self.name_offsets) if self.shndxs[index] != SHN_UNDEF}
+
+    def name(self, index: int) -> bytes:
+        at = self.name_offsets[index]
+        end = self.names.find(b"\0", at, at + MAX_NAME)
+        return self.names[at : end if end >= 0 else at + MAX_NAME]
+
+
+class SymbolTable:
+    """The symbols of .symtab and .dynsym. Names are kept as the file has them; see demangle.
+
+    Nothing is read before the first question. A damaged table counts as an empty one: it is better to
+    show addresses than to stop.
+    """
+
+    def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
+        self._relocatable = elf.type == ET_REL
+        self._loaded: list[_Table] | None = None
+        self._starts: list[int] | None = None
+        self._functions: list[tuple[int, int, int]] = []  # end, table, index
+
+    def load(self) -> SymbolTable:
+        """Read everything that lookups need, so that the file may be closed; returns itself."""
+        self._sorted()
+        return self
+
+    def _tables(self) -> list[_Table]:
+        if self._loaded is None:
+            kinds = (SHT_SYMTAB, SHT_DYNSYM)
+            found = [self._table(s) for kind in kinds for s in self._elf.sections if s.type == kind]
+            self._loaded = [table for table in found if table is not None]
+        return self._loaded
+
+    def _table(self, section: Section) -> _Table | None:
+        sections = self._elf.sections
+        if section.entry_size != SYMBOL_SIZE or section.link >= len(sections):
+            return None
+        try:
+            return _Table(self._elf.data(section), self._elf.data(sections[section.link]))
+        except DecodeError:
+            return None
+
+    def _sorted(self) -> list[int]:
+        if self._starts is not None:
+            return self._starts
+        # Of several names for one address the last one in this order is found: global before weak
+        # before local, then the one that covers more, then the table that has more names.
+        ranked: list[tuple[int, int, int, int, int]] = []
+        add = ranked.append
+        for number, table in enumerate(self._tables()):
+            values, sizes, shndxs = table.values, table.sizes, table.shndxs
+            for index, info in enumerate(table.infos):
+                kind = info & 0xF
+                if kind != STT_FUNC and kind != STT_GNU_IFUNC:
+                    continue
+                if shndxs[index] != SHN_UNDEF and (values[index] or self._relocatable):
+                    binding = info >> 4
+                    rank = 2 if binding == STB_GLOBAL else 0 if binding == STB_LOCAL else 1
+                    add((values[index], rank, sizes[index], -number, index))
+        ranked.sort()
+        starts: list[int] = []
+        functions: list[tuple[int, int, int]] = []
+        for value, _, size, number, index in ranked:
+            if starts and starts[-1] == value:
+                # A name without a size does not take the size away from its alias.
+                end = value + size if size else functions[-1][0]
+                functions[-1] = (end, -number, index)
+            else:
+                starts.append(value)
+                functions.append((value + size, -number, index))
+        self._starts, self._functions = starts, functions
+        return starts
+
+    def lookup(self, address: int) -> tuple[str, int] | None:
+        """Return (name, offset from its start) of the function that holds a virtual address, or None.
+
+        A function without a size, as assembly code may be, reaches to the next one.
+        """
+        starts = self._sorted()
+        position = bisect_right(starts, address) - 1
+        for at in range(position, max(position - NESTED, -1), -1):
+            start = starts[at]
+            end, number, index = self._functions[at]
+            if address < end or (end == start and at == position):
+                name = self._tables()[number].name(index)
+                return name.decode("utf-8", "surrogateescape"), address - start
+        return None
+
+    def find(self, name: str) -> Symbol | None:
+        """Return the defined symbol of that exact name and any type, or None."""
+        wanted = name.encode("utf-8", "surrogateescape") + b"\0"
+        for table in self._tables():
+            # Linkers let a name be the tail of a longer one, so every place is tried.
+            at = table.names.find(wanted)
+            while at >= 0 and len(wanted) > 1:
+                index = table.by_name_offset.get(at)
+                if index is not None:
+                    kind = table.infos[index] & 0xF
+                    return Symbol(name, table.values[index], table.sizes[index], kind)
+                at = table.names.find(wanted, at + 1)
+        return None
+
+    def __len__(self) -> int:
+        """Return the number of distinct function addresses."""
+        return len(self._sorted())

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Folded stacks: `root;...;leaf weight`, one line for each distinct stack.
+
+A line is cut at its last space and its stack at each `;`, so names are escaped where they would break that:
+
+    \\          a backslash            \n \r \t   line feed, carriage return, tab
+    \x3b        a semicolon
+    \xNN        another control below \x80; from \x80 on, a byte that was no UTF-8
+    \uNNNN      further controls, line and paragraph separators
+
+Kernel frames end in `_[k]` and JIT-compiled ones in `_[j]`, as flame graph scripts colour them; a name that
+ends so by itself has its bracket escaped (`\x5b`), so a suffix never lies. A stack that did not reach its
+root starts with `[truncated: reason]` (a limit cut it) or `[incomplete: reason]`; with several processes,
+`comm (pid)` stands before that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, BinaryIO
+
+from rubyunwind.formats.stacks import Marker, group
+from rubyunwind.profiler.sample import Frame, Sample, Totals
+
+if TYPE_CHECKING:
+    from rubyunwind.formats.registry import Meta
+
+__all__ = ["escape_name", "write"]
+
+_UNSAFE = re.compile("[\\\\;\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SUFFIXED = re.compile(r"_\[([kj]\])\Z")
+_SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_SUFFIXES = {"kernel": "_[k]", "jit": "_[j]"}
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    short = _SHORT.get(character)
+    if short is not None:
+        return short
+    code = ord(character)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte is the low half
+        return f"\\x{code & 0xFF:02x}"
+    return f"\\u{code:04x}"
+
+
+def escape_name(name: str) -> str:
+    """The name as it stands in a line: no `;`, no control, no lone surrogate. It can be read back."""
+    return _SUFFIXED.sub(r"_\\x5b\1", _UNSAFE.sub(_escape, name))
+
+
+def _text(frame: Frame | Marker) -> str:
+    return escape_name(frame.name) + _SUFFIXES.get(frame.kind, "")
+
+
+def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
+    """Write the stacks in order of first appearance. The weights add up to the samples'.
+
+    Stacks that only differ in what a name does not say (lines, files) become one line.
+    """
+    lines: dict[str, int] = {}
+    texts: dict[int, str] = {}  # by identity: `stacks` keeps every frame alive
+    stacks = group(samples)
+    for stack in stacks:
+        parts = [_text(marker) for marker in stack.markers]
+        for frame in reversed(stack.frames):
+            text = texts.get(id(frame))
+            if text is None:
+                text = texts[id(frame)] = _text(frame)
+            parts.append(text)
+        line = ";".join(parts)
+        lines[line] = lines.get(line, 0) + stack.weight
+    for line, weight in lines.items():
+        file.write(f"{line} {weight}\n".encode())

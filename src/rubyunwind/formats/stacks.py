@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal stacks counted together, with the frames at the root that say what a stack alone cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rubyunwind.profiler.sample import Frame, Sample
+
+__all__ = ["Marker", "MarkerKind", "Stack", "group"]
+
+MarkerKind = Literal["root", "unit", "process", "incomplete"]
+
+# What DESIGN calls truncated: cut by a limit of ours. Any other reason leaves a stack incomplete.
+_LIMITS = frozenset({"limit", "tail calls"})
+
+_Where = tuple[int, str, bool, "str | None"]  # pid, unit, complete, reason
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A frame that no program has: it stands at the root and groups what is above it."""
+
+    kind: MarkerKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Equal stacks of one process. `markers` are root first, `frames` leaf first; `weight` is their sum."""
+
+    markers: tuple[Marker, ...]
+    frames: tuple[Frame, ...]
+    weight: int
+    unit: str
+
+
+def _incomplete(reason: str | None) -> Marker:
+    word = "truncated" if reason in _LIMITS else "incomplete"
+    return Marker("incomplete", f"[{word}: {reason or 'unknown reason'}]")
+
+
+class _Counts:
+    """Weights by place and stack. Profilers share one tuple among equal stacks, so identity is tried first.
+
+    Hashing a stack costs a hash of each frame; identity costs nothing. Every tuple in `_same` is also
+    a key of `weights`, which keeps its id from being given to another.
+    """
+
+    def __init__(self) -> None:
+        self.weights: dict[tuple[tuple[Frame, ...], _Where], int] = {}
+        self._same: dict[tuple[int, _Where], tuple[tuple[Frame, ...], _Where]] = {}
+
+    def add(self, sample: Sample) -> None:
+        where = (sample.pid, sample.unit, sample.complete, sample.reason)
+        key = self._same.get((id(sample.frames), where))
+        if key is None:
+            key = (sample.frames, where)
+            if key not in self.weights:
+                self.weights[key] = 0
+                self._same[id(sample.frames), where] = key
+        self.weights[key] += sample.weight
+
+
+def group(samples: Iterable[Sample]) -> list[Stack]:
+    """Count equal stacks, in the order of their first appearance. The sum of weights is the samples'.
+
+    Markers, from the root: the unit when the profile has several; `comm (pid)` when it has several
+    processes (the comm of the main thread if that was sampled, since threads have their own);
+    `[truncated: reason]` or `[incomplete: reason]` when the stack did not reach its root; `[no frames]`
+    when a complete stack is empty.
+    """
+    counts = _Counts()
+    comms: dict[int, str] = {}
+    for sample in samples:
+        counts.add(sample)
+        if sample.pid not in comms or sample.tid == sample.pid:
+            comms[sample.pid] = sample.comm
+    several_units = len({where[1] for _, where in counts.weights}) > 1
+    several_processes = len(comms) > 1
+    stacks = []
+    for (frames, (pid, unit, complete, reason)), weight in counts.weights.items():
+        markers = []
+        if several_units:
+            markers.append(Marker("unit", f"[{unit}]"))
+        if several_processes:
+            markers.append(Marker("process", f"{comms[pid]} ({pid})"))
+        if not complete:
+            markers.append(_incomplete(reason))
+        elif not frames:
+            markers.append(Marker("incomplete", "[no frames]"))
+        stacks.append(Stack(tuple(markers), frames, weight, unit))
+    return stacks

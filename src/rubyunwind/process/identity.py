@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which process a pid means: pid and start time together, since the kernel reuses pids."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rubyunwind.errors import AttachError
+
+__all__ = ["ProcessIdentity", "ProcessStatus", "check_attachable", "read_status", "threads"]
+
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """What /proc/PID/stat says. `start_time` is in clock ticks since boot; `state` one letter."""
+
+    pid: int
+    comm: str
+    state: str
+    parent: int
+    start_time: int
+    kernel_thread: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process that stays distinguishable from a later one with the same pid."""
+
+    pid: int
+    start_time: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity:
+        """Return the identity of the process that has `pid` now; AttachError if there is none."""
+        return cls(pid, read_status(pid).start_time)
+
+    def is_alive(self) -> bool:
+        """Whether this very process still runs (a zombie does not)."""
+        try:
+            status = read_status(self.pid)
+        except AttachError:
+            return False
+        return status.start_time == self.start_time and status.state not in "ZX"
+
+    @property
+    def comm(self) -> str:
+        """The process's current name (at most 15 bytes); "" once it is gone."""
+        try:
+            return read_status(self.pid).comm
+        except AttachError:
+            return ""
+
+
+def parse_status(pid: int, text: bytes) -> ProcessStatus:
+    """Parse a stat file. The name is bracketed but may itself hold brackets and spaces: split at the last."""
+    opening, closing = text.find(b"("), text.rfind(b")")
+    fields = text[closing + 1 :].split()
+    # Behind the name come state (field 3 of proc(5)), ppid (4), ..., flags (9), ..., starttime (22).
+    if opening < 0 or closing < opening or len(fields) < 20:
+        raise AttachError(f"process {pid}: its stat file is not understood: {text[:80]!r}")
+    return ProcessStatus(
+        pid=pid,
+        comm=text[opening + 1 : closing].decode("utf-8", "surrogateescape"),
+        state=fields[0].decode("ascii", "replace"),
+        parent=int(fields[1]),
+        start_time=int(fields[19]),
+        kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
+    )
+
+
+def read_status(pid: int) -> ProcessStatus:
+    """Read /proc/PID/stat. Raises AttachError when there is no such process."""
+    if pid <= 0:
+        raise AttachError(f"process {pid}: a pid is a positive number")
+    try:
+        return parse_status(pid, Path(f"/proc/{pid}/stat").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        raise AttachError(
+            f"process {pid}: no such process (look at `ps`; in a container, pids are those seen from here)"
+        ) from None
+    except PermissionError:
+        raise AttachError(f"process {pid}: /proc hides it from this user; run as root") from None
+
+
+def threads(pid: int) -> list[int]:
+    """Return the thread ids of `pid` in ascending order; empty once it is gone."""
+    try:
+        return sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+
+
+def check_attachable(pid: int) -> ProcessIdentity:
+    """Return the identity of a process whose memory can be read.
+
+    Raises AttachError with the reason for: no such process, a thread's id instead of a process's, a
+    zombie, a kernel thread, no permission.
+    """
+    status = read_status(pid)
+    if status.kernel_thread:
+        raise AttachError(f"process {pid} ({status.comm}) is a kernel thread: it runs no program")
+    if status.state in "ZX":
+        raise AttachError(f"process {pid} ({status.comm}) has ended and waits for its parent (a zombie)")
+    leader = _thread_group(pid)
+    if leader not in (0, pid):
+        raise AttachError(
+            f"{pid} is a thread of process {leader} ({status.comm}); name the process: {leader}"
+        )
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+    except PermissionError:
+        raise AttachError(
+            f"process {pid} ({status.comm}): its memory may not be read; run as root or give CAP_SYS_PTRACE"
+        ) from None
+    except OSError as error:
+        raise AttachError(
+            f"process {pid} ({status.comm}): its memory cannot be read: {error.strerror}"
+        ) from None
+    return ProcessIdentity(pid, status.start_time)
+
+
+def _thread_group(pid: int) -> int:
+    """Return the process a thread belongs to, 0 if that cannot be told."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n"):
+            if line.startswith(b"Tgid:"):
+                return int(line[5:])
+    except OSError:
+        pass
+    return 0

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a trace to a sample: every frame named, each distinct stack once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import FrameMarker, TraceOrigin
+from rubyunwind.profiler.kernel_symbols import KernelSymbols
+from rubyunwind.profiler.reasons import incompleteness
+from rubyunwind.profiler.sample import Frame, Sample
+
+if TYPE_CHECKING:
+    from rubyunwind.abi import Frame as TraceFrame
+    from rubyunwind.abi import Trace
+    from rubyunwind.bpf.maps import Map
+    from rubyunwind.profiler.process import ProfiledProcess
+    from rubyunwind.profiler.tracker import ProcessTracker
+
+__all__ = ["Assembler"]
+
+# Ruby reuses the memory behind the addresses in a stack: its names are asked for again after this long.
+_BELIEVED = 1.0
+_MOST_STACKS = 16384
+_ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
+
+# frames, complete or the reason, and when they were named
+_Stack = tuple[tuple[Frame, ...], str | None, float]
+
+
+class Assembler:
+    """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to."""
+
+    def __init__(self, tracker: ProcessTracker, kernel_stacks: Map) -> None:
+        self._tracker = tracker
+        self._kernel_stacks = kernel_stacks
+        self._kernel_symbols = KernelSymbols()
+        self._kernel_frames: dict[int, Frame] = {}
+        self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
+        self._stacks: dict[tuple[ProfiledProcess | None, bytes], _Stack] = {}
+        # Both clocks tick alike; their distance places the kernel's times in unix time.
+        self._epoch = time.time_ns() - time.monotonic_ns()
+
+    def sample(self, trace: Trace, cpu: int) -> Sample:
+        """Return the sample that a trace describes."""
+        process = self._tracker.get(trace.pid)
+        # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
+        raw = bytes(trace)
+        key = (process, raw[56:72] + raw[80:])
+        now = time.monotonic()
+        stack = self._stacks.get(key)
+        if stack is None or now - stack[2] > _BELIEVED:
+            frames, reason = self._name(trace, process)
+            if stack is not None and stack[:2] == (frames, reason):
+                frames = stack[0]  # one tuple for equal stacks, so that formats can compare by identity
+            elif len(self._stacks) >= _MOST_STACKS:
+                self._stacks.clear()
+            stack = self._stacks[key] = (frames, reason, now)
+        return Sample(
+            timestamp=trace.ktime + self._epoch,
+            pid=trace.pid,
+            tid=trace.tid,
+            comm=trace.comm,
+            frames=stack[0],
+            complete=stack[1] is None,
+            reason=stack[1],
+            origin=_ORIGINS.get(trace.origin, "unknown"),
+            cpu=cpu,
+        )
+
+    def _name(self, trace: Trace, process: ProfiledProcess | None) -> tuple[tuple[Frame, ...], str | None]:
+        frames: list[Frame] = []
+        caller: Frame | None = None
+        root_file = 0
+        # Root first: a C function has the place of the Ruby frame that called it.
+        for item in reversed(trace.frames):
+            kind = item.kind
+            if kind == FrameMarker.ABORT:
+                continue  # it is the reason, not a place
+            if kind == FrameMarker.NATIVE:
+                root_file = root_file or item.file_id
+                frame = self._native(item)
+            elif kind == FrameMarker.RUBY:
+                frame = caller = self._ruby(item, process)
+            elif kind == FrameMarker.RUBY_CFUNC:
+                frame = self._cfunc(item, process, caller)
+            elif kind == FrameMarker.KERNEL:
+                frame = self._kernel(item.addr_or_line)
+            elif item.is_error:
+                frame = Frame("error", f"[error {item.addr_or_line}]")
+            else:
+                frame = Frame("unknown", f"[frame of kind {int(kind):#x}]")
+            frames.append(frame)
+        frames.reverse()
+        kernel = self._kernel_stack(trace.kernel_stack_id) if trace.kernel_stack_id >= 0 else ()
+        interpreter = process is not None and root_file in process.interpreter_files
+        return (*kernel, *frames), incompleteness(trace, interpreter)
+
+    def _native(self, item: TraceFrame) -> Frame:
+        file = self._tracker.files.by_id(item.file_id)
+        # A return address lies behind its call, which may have been the function's last instruction.
+        address = item.addr_or_line - item.return_address
+        if file is None:
+            return Frame("unknown", f"[file {item.file_id:#x}]", offset=address)
+        return file.frame(address)
+
+    def _ruby(self, item: TraceFrame, process: ProfiledProcess | None) -> Frame:
+        if process is None or process.symbolizer is None:
+            return Frame("unknown", "[Ruby frame of a process that has ended]")
+        return process.symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
+
+    def _cfunc(self, item: TraceFrame, process: ProfiledProcess | None, caller: Frame | None) -> Frame:
+        if process is None or process.symbolizer is None:
+            return Frame("unknown", "[C function of a process that has ended]")
+        return process.symbolizer.cfunc_frame(item.file_id, caller)
+
+    def _kernel_stack(self, stack_id: int) -> tuple[Frame, ...]:
+        # An id keeps its meaning: the kernel side never lets a stack take another's slot.
+        frames = self._kernel_by_id.get(stack_id)
+        if frames is None:
+            addresses = self._kernel_stacks.get(stack_id.to_bytes(4, "little"), ())
+            frames = self._kernel_by_id[stack_id] = tuple(self._kernel(address) for address in addresses)
+        return frames
+
+    def _kernel(self, address: int) -> Frame:
+        frame = self._kernel_frames.get(address)
+        if frame is None:
+            name = self._kernel_symbols.lookup(address) or f"[kernel {address:#x}]"
+            frame = self._kernel_frames[address] = Frame("kernel", name)
+        return frame

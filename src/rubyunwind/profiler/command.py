@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command that is started stopped, so that sampling can be set up before its first instruction."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import struct
+from typing import TYPE_CHECKING
+
+from rubyunwind.errors import RubyUnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Command", "CommandError"]
+
+# What shells return for a command that was not found, or cannot be executed.
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+class CommandError(RubyUnwindError):
+    """The command could not be executed; `exit_status` is what a shell would return."""
+
+    def __init__(self, command: str, code: int) -> None:
+        super().__init__(f"cannot run {command}: {os.strerror(code)}")
+        self.exit_status = _NOT_FOUND if code == errno.ENOENT else _NOT_EXECUTABLE
+
+
+class Command:
+    """A child process that waits until `start`, then executes `arguments`.
+
+    Under sudo it runs as the user who called sudo. It shares our terminal, so that Ctrl-C reaches it as
+    it would without us. Reap it with `poll` or `wait`; `exit_status` is None until then.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        if not arguments:
+            raise ValueError("a command needs at least one word")
+        self.arguments = list(arguments)
+        self.exit_status: int | None = None
+        go_read, self._go = os.pipe()
+        self._failure, failure_write = os.pipe()  # both close on exec: end of file means success
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._go)
+            os.close(self._failure)
+            self._child(go_read, failure_write)
+        os.close(go_read)
+        os.close(failure_write)
+
+    def _child(self, go: int, failure: int) -> None:
+        """Wait for `start`, then become the command. Never returns."""
+        code = errno.EIO
+        try:
+            if os.read(go, 1):
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                _drop_sudo()
+                os.execvp(self.arguments[0], self.arguments)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        finally:
+            os.write(failure, struct.pack("i", code))
+            os._exit(_NOT_FOUND)
+
+    def start(self) -> None:
+        """Let the command run. Raises CommandError if it cannot be executed."""
+        os.write(self._go, b"!")
+        os.close(self._go)
+        self._go = -1
+        answer = os.read(self._failure, 4)
+        os.close(self._failure)
+        self._failure = -1
+        if answer:
+            self.wait()
+            raise CommandError(self.arguments[0], struct.unpack("i", answer)[0])
+
+    def poll(self) -> int | None:
+        """Return the exit status if the command has ended: its own, or 128 + n if signal n killed it."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait until the command ends and return its exit status."""
+        status = self._reap(0)
+        assert status is not None
+        return status
+
+    def _reap(self, options: int) -> int | None:
+        if self.exit_status is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                self.exit_status = 128 - code if code < 0 else code
+        return self.exit_status
+
+    def close(self) -> None:
+        """Give up a command that was not started: it ends without having run. Twice is harmless."""
+        for name in ("_go", "_failure"):
+            if getattr(self, name) >= 0:
+                os.close(getattr(self, name))
+                setattr(self, name, -1)
+                if name == "_go":
+                    self.wait()
+
+
+def _drop_sudo() -> None:
+    """Become the user who called sudo, if there is one."""
+    uid, gid, user = (os.environ.get(f"SUDO_{name}") for name in ("UID", "GID", "USER"))
+    if os.getuid() != 0 or not uid or not gid or uid == "0":
+        return
+    if user:
+        os.initgroups(user, int(gid))
+    os.setgid(int(gid))
+    os.setuid(int(uid))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that processes have mapped: identity, unwind rows and symbols, each read once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rubyunwind.elf.deltas import load_stack_deltas
+from rubyunwind.elf.file import ElfFile
+from rubyunwind.elf.functions import function_starts, start_of
+from rubyunwind.elf.ids import file_id
+from rubyunwind.elf.symbols import SymbolTable
+from rubyunwind.errors import DecodeError, RubyUnwindError
+from rubyunwind.process.mappings import open_mapped
+from rubyunwind.profiler.sample import Frame
+
+if TYPE_CHECKING:
+    from rubyunwind.elf.deltas import StackDeltas
+    from rubyunwind.process.mappings import Mapping
+    from rubyunwind.process.memory import Memory
+
+__all__ = ["FileCache", "MappedFile", "is_code"]
+
+_VDSO = "[vdso]"
+_FRAME_CACHE = 65536
+
+
+class MappedFile:
+    """An ELF file that some process executes. Owns the file's descriptor."""
+
+    def __init__(self, elf: ElfFile, path: str) -> None:
+        self.elf = elf
+        self.path = path
+        self.file_id = file_id(elf)
+        self._symbols: SymbolTable | None = None
+        self._starts: list[int] | None = None
+        self._frames: dict[int, Frame] = {}
+
+    def deltas(self) -> StackDeltas:
+        """Return the file's unwind rows, from the disk cache when they are there. Raises DecodeError."""
+        return load_stack_deltas(self.elf)
+
+    def frame(self, address: int) -> Frame:
+        """Return the native frame for an ELF virtual address."""
+        frame = self._frames.get(address)
+        if frame is None:
+            if len(self._frames) >= _FRAME_CACHE:
+                self._frames.clear()
+            frame = self._frames[address] = Frame("native", self._name(address), module=self.path, offset=address)
+        return frame
+
+    def _name(self, address: int) -> str:
+        """Name the function; one that has no symbol by its file and where it begins, so that frames merge."""
+        from rubyunwind.elf.demangle import demangle
+
+        if self._symbols is None:
+            self._symbols = SymbolTable(self.elf)
+        try:
+            found = self._symbols.lookup(address)
+        except DecodeError:
+            found = None
+        if found is not None:
+            return demangle(found[0])
+        if self._starts is None:
+            self._starts = function_starts(self.elf)
+        start = start_of(self._starts, address)
+        base = self.path.rpartition("/")[2] or self.path
+        return f"{base}+{address if start is None else start:#x}"
+
+    def close(self) -> None:
+        """Close the file; names that were not looked up yet are lost."""
+        self.elf.close()
+
+
+class FileCache:
+    """Files by what the maps of a process say of them, and by file id."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[int, int, str], MappedFile | None] = {}
+        self._by_id: dict[int, MappedFile] = {}
+
+    def by_id(self, file_id: int) -> MappedFile | None:
+        """Return the file with that id, if any process had it mapped."""
+        return self._by_id.get(file_id)
+
+    def open(self, pid: int, mapping: Mapping, memory: Memory) -> MappedFile | None:
+        """Return the file behind a mapping; None for what is no ELF file, or cannot be opened."""
+        # A file that was replaced under its name has another inode; the vdso is the same in all processes.
+        key = mapping.file_key
+        if key in self._by_key:
+            return self._by_key[key]
+        found = None
+        try:
+            elf = self._read(pid, mapping, memory)
+            try:
+                found = MappedFile(elf, mapping.path)
+            except DecodeError:
+                elf.close()
+                raise
+        except (RubyUnwindError, OSError) as error:
+            logging.getLogger(__name__).info("no unwinding through %s: %s", mapping.path, error)
+        self._by_key[key] = found
+        if found is not None:
+            known = self._by_id.setdefault(found.file_id, found)
+            if known is not found:  # a copy under another name
+                found.close()
+                self._by_key[key] = found = known
+        return found
+
+    def _read(self, pid: int, mapping: Mapping, memory: Memory) -> ElfFile:
+        if mapping.path == _VDSO:
+            return ElfFile(memory.read(mapping.start, mapping.end - mapping.start), _VDSO)
+        fd = open_mapped(pid, mapping)
+        return ElfFile.from_fd(fd, mapping.path)
+
+    def close(self) -> None:
+        """Close all files. Twice is harmless."""
+        for file in self._by_id.values():
+            file.close()
+        self._by_id.clear()
+        self._by_key.clear()
+
+
+def is_code(mapping: Mapping) -> bool:
+    """Whether a mapping holds code of a file, or of the kernel's vdso."""
+    return mapping.executable and (mapping.is_file or mapping.path == _VDSO)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process that is profiled: its mappings in the kernel's tables, its Ruby, its memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import (
+    PROG_UNWIND_NATIVE,
+    PROG_UNWIND_RUBY,
+    OffsetRange,
+    PIDPageMappingInfo,
+    encode_bias_and_unwind_program,
+)
+from rubyunwind.bpf.prefixes import pid_page_key, pid_page_keys
+from rubyunwind.errors import AttachError, BpfError, DecodeError, RubyUnwindError, UnsupportedRuby
+from rubyunwind.process.identity import ProcessIdentity
+from rubyunwind.process.mappings import read_mappings
+from rubyunwind.process.memory import LiveMemory, MemoryReadError
+from rubyunwind.profiler.files import is_code
+from rubyunwind.ruby.detect import find_ruby
+from rubyunwind.ruby.symbolize import RubySymbolizer
+
+if TYPE_CHECKING:
+    from rubyunwind.bpf.collection import Collection
+    from rubyunwind.process.mappings import Mapping
+    from rubyunwind.profiler.files import FileCache, MappedFile
+    from rubyunwind.profiler.native_tables import NativeTables
+    from rubyunwind.ruby.detect import RubyRuntime
+
+__all__ = ["ProfiledProcess"]
+
+# start, end, file id, packed bias and program: what one executable mapping is to the kernel side.
+_Entry = tuple[int, int, int, int]
+
+_log = logging.getLogger(__name__)
+
+
+class ProfiledProcess:
+    """Keeps what the kernel side knows of a process equal to what the process has mapped.
+
+    `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be unwound.
+    Owns the descriptor of the process's memory.
+    """
+
+    def __init__(self, pid: int, collection: Collection, files: FileCache, tables: NativeTables) -> None:
+        self.pid = pid
+        self.identity = ProcessIdentity.of(pid)
+        self.ruby: RubyRuntime | None = None
+        self.symbolizer: RubySymbolizer | None = None
+        self.refusal: UnsupportedRuby | None = None
+        self.interpreter_files: set[int] = set()
+        self._maps = collection.maps
+        self._files = files
+        self._tables = tables
+        self._memory = LiveMemory(pid)
+        self._entries: set[_Entry] = set()
+        self._seen: list[Mapping] = []
+        self._probe = _first_address(pid)
+        self._key = pid.to_bytes(4, "little")
+
+    def announce(self) -> None:
+        """Let the kernel side know the process, before anything of it is registered.
+
+        Page 0 of a pid is that sign: samples are unwound and exec is reported from then on.
+        """
+        self._set([pid_page_key(self.pid)], 0, encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE))
+
+    def sync(self) -> bool:
+        """Register what was mapped since the last call, and Ruby once it is there; True if anything changed.
+
+        Raises RubyUnwindError when the process has ended.
+        """
+        if self._executed():
+            self._restart()
+        mappings = read_mappings(self.pid)
+        code = [mapping for mapping in mappings if is_code(mapping)]
+        changed = code != self._seen
+        if changed:
+            self._register(code)
+            self._seen = code
+        if self.refusal is None and (changed or self._ruby_is_early()):
+            changed = self._find_ruby(mappings) or changed
+        return changed
+
+    def forget(self) -> None:
+        """Remove everything the kernel side knows of the process."""
+        pages = self._maps["pid_page_to_mapping_info"]
+        for start, end, _, _ in self._entries:
+            for key in pid_page_keys(self.pid, start, end):
+                pages.pop(key, None)
+        pages.pop(pid_page_key(self.pid), None)
+        self._entries.clear()
+        self._forget_ruby()
+
+    def close(self) -> None:
+        """Close the memory. Names found so far stay. Twice is harmless."""
+        self._memory.close()
+
+    def _executed(self) -> bool:
+        """Whether exec has replaced the program: the memory that was opened before is gone then."""
+        try:
+            self._memory.read(self._probe, 1)
+        except MemoryReadError:
+            return True
+        return False
+
+    def _restart(self) -> None:
+        self.forget()
+        self.announce()
+        self._memory.close()
+        self._memory = LiveMemory(self.pid)
+        self._probe = _first_address(self.pid)
+        self._seen = []
+        self.ruby, self.symbolizer, self.refusal = None, None, None
+        self.interpreter_files = set()
+
+    def _register(self, code: list[Mapping]) -> None:
+        wanted: set[_Entry] = set()
+        for mapping in code:
+            file = self._files.open(self.pid, mapping, self._memory)
+            if file is None:
+                continue
+            try:
+                if file.file_id not in self._tables:
+                    self._tables.add(file.file_id, file.deltas())
+                bias = file.elf.load_bias(mapping.start, mapping.offset if mapping.is_file else 0)
+                packed = encode_bias_and_unwind_program(bias, PROG_UNWIND_NATIVE)
+            except (DecodeError, ValueError, BpfError) as error:
+                _log.warning("no unwinding through %s: %s", mapping.path, error)
+                continue
+            wanted.add((mapping.start, mapping.end, file.file_id, packed))
+        pages = self._maps["pid_page_to_mapping_info"]
+        for start, end, _, _ in self._entries - wanted:
+            for key in pid_page_keys(self.pid, start, end):
+                pages.pop(key, None)
+        for start, end, file_id, packed in wanted - self._entries:
+            self._set(pid_page_keys(self.pid, start, end), file_id, packed)
+        self._entries = wanted
+        self.announce()
+
+    def _set(self, keys: list[bytes], file_id: int, packed: int) -> None:
+        value = bytes(PIDPageMappingInfo(file_id=file_id, bias_and_unwind_program=packed))
+        self._maps["pid_page_to_mapping_info"].update_packed(b"".join(keys), value * len(keys))
+
+    def _ruby_is_early(self) -> bool:
+        """Whether Ruby was found so early in its start that not everything could be read yet."""
+        return self.ruby is not None and (self.ruby.check.result == "early" or self.ruby.tls is None)
+
+    def _find_ruby(self, mappings: list[Mapping]) -> bool:
+        try:
+            ruby = find_ruby(self.pid, mappings, self._memory)
+        except UnsupportedRuby as error:
+            self.refusal = error
+            self._forget_ruby()
+            _log.warning("pid %d: %s; native frames only", self.pid, error)
+            return True
+        except RubyUnwindError as error:  # it is being torn down, or is not set up yet
+            _log.debug("pid %d: looking for Ruby: %s", self.pid, error)
+            return False
+        if ruby is None or ruby == self.ruby:
+            return False
+        file = self._file_of(ruby.mapping)
+        if file is None:
+            return False
+        self._maps["ruby_procs"][self._key] = bytes(ruby.proc_info)
+        if ruby.tls is not None:
+            self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
+        for entry in ruby.interpreter_ranges[:1]:
+            self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(
+                OffsetRange(lower_offset=entry.lower, upper_offset=entry.upper, program_index=PROG_UNWIND_RUBY)
+            )
+        self.interpreter_files = {file.file_id}
+        if self.symbolizer is None or self.ruby is None or self.ruby.identifier_table != ruby.identifier_table:
+            self.symbolizer = RubySymbolizer(self._memory, ruby)
+        self.ruby = ruby
+        return True
+
+    def _file_of(self, mapping: Mapping) -> MappedFile | None:
+        return self._files.open(self.pid, mapping, self._memory)
+
+    def _forget_ruby(self) -> None:
+        self._maps["ruby_procs"].pop(self._key, None)
+        self._maps["ruby_tls"].pop(self._key, None)
+
+
+def _first_address(pid: int) -> int:
+    """Return an address that can be read as long as the process runs its present program."""
+    for mapping in read_mappings(pid):
+        if mapping.readable:
+            return mapping.start
+    raise AttachError(f"process {pid} has no memory: it has ended, or is a kernel thread")

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Profiler: loads the tracer, attaches it to processes, and gives their samples."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import Counter, SystemConfig, decode_trace
+from rubyunwind.bpf.perf_buffer import PerfBuffer
+from rubyunwind.bpf.spec import load_collection_spec
+from rubyunwind.bpf.timer import Timer
+from rubyunwind.errors import DecodeError, RubyUnwindError
+from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.reasons import TRUNCATIONS
+from rubyunwind.profiler.sample import Sample, Totals
+from rubyunwind.profiler.ticks import Ticks
+from rubyunwind.profiler.tracker import ProcessTracker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rubyunwind.bpf.collection import Collection
+
+__all__ = ["Profiler"]
+
+# Map sizes for a few processes; the object's own sizes are for a whole machine.
+_FEW = {
+    "reported_pids": 1024,
+    "pid_events": 1024,
+    "kernel_stackmap": 2048,
+    "stack_delta_page_to_info": 16384,
+    "ruby_procs": 256,
+    "ruby_tls": 256,
+    **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},
+}
+# THREAD_SIZE less struct pt_regs, where task_pt_regs() is on x86_64 (16 kB, 168 bytes) and arm64 (16 kB,
+# user_pt_regs and what follows it, 336 bytes up to 6.x). Used only before 5.15, which asks the kernel.
+_STACK_PTREGS_OFFSET = {"x86_64": 16384 - 168, "aarch64": 16384 - 336}
+
+_TRACE_PAGES = 64
+# Traces wait for the timer or for a ring that is half full, whichever comes first; the kernel wakes at half.
+_NEVER = 1 << 20
+# Seconds between looks at the rings. Ruby's names are read from the process: not long after it was sampled.
+_PERIOD = 0.025
+
+
+class Profiler:
+    """Samples processes while it is entered.
+
+    `pids` are the processes, `rate` is samples a second of CPU time of each thread, `all_processes` takes
+    everything that runs on the machine. Processes that a profiled one forks are profiled too unless
+    `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
+    can be waited for in any event loop.
+
+    Raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an old
+    kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
+    says so.
+    """
+
+    def __init__(
+        self,
+        pids: Iterable[int] = (),
+        *,
+        all_processes: bool = False,
+        rate: int = 99,
+        children: bool = True,
+        debug_tracer: bool = False,
+    ) -> None:
+        if rate < 1:
+            raise ValueError(f"a rate of {rate} Hz: it must be 1 or more")
+        self._pids = tuple(pids)
+        self._all = all_processes
+        self._rate = rate
+        self._children = children
+        self._debug = debug_tracer
+        self._stack = ExitStack()
+        self._read = self._malformed = self._truncated = 0
+        self._failed: Tally[str] = Tally()
+        self._counters: dict[Counter, int] = {}
+        self._entered = False
+        self._due = 0.0
+
+    def __enter__(self) -> Profiler:
+        with ExitStack() as stack:
+            self._collection = stack.enter_context(self._load())
+            maps = self._collection.maps
+            for name in ("process_exit", "process_exec", "process_fork"):
+                self._collection.programs[name].attach_raw_tracepoint()
+            self._timer = stack.enter_context(Timer(_PERIOD))
+            self._traces = stack.enter_context(
+                PerfBuffer(maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=_NEVER)
+            )
+            self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
+            self._timer.watch(self._traces.fileno())
+            self._timer.watch(self._reports.fileno())
+            self._tracker = ProcessTracker(self._collection, children=self._children, everything=self._all)
+            stack.callback(self._tracker.close)
+            self._assembler = Assembler(self._tracker, maps["kernel_stackmap"])
+            program = self._collection.programs["native_tracer_entry"]
+            self._ticks = stack.enter_context(Ticks(program, self._rate, children=self._children))
+            self._entered = True
+            for pid in self._pids:
+                self.follow(pid)
+            if self._all:
+                self._ticks.follow_all()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _load(self) -> Collection:
+        import os
+
+        spec = load_collection_spec(self._debug)
+        collection = spec.load(max_entries={} if self._all else _FEW)
+        offset = _STACK_PTREGS_OFFSET.get(os.uname().machine, 0)
+        collection.maps["system_config"][bytes(4)] = bytes(SystemConfig(stack_ptregs_offset=offset))
+        return collection
+
+    def follow(self, pid: int, *, from_exec: bool = False) -> None:
+        """Sample one more process; `from_exec`: once it executes another program. Raises AttachError."""
+        from rubyunwind.process.identity import check_attachable
+
+        check_attachable(pid)
+        self._tracker.add(pid, announced_only=from_exec)
+        self._ticks.follow(pid, from_exec=from_exec)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about the processes: no Ruby in it, a layout that was assumed, ..."""
+        found: list[str] = []
+        for pid, process in self._tracker.processes.items():
+            if process.refusal is not None:
+                found.append(f"pid {pid}: {process.refusal}; native frames only")
+            elif process.ruby is None:
+                found.append(f"pid {pid}: no Ruby was found in it; native frames only")
+            else:
+                found += [f"pid {pid}: {note}" for note in process.ruby.notes]
+        return tuple(found)
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """The interpreters seen so far, such as "ruby 3.1.2"."""
+        return tuple(sorted(self._tracker.runtimes))
+
+    @property
+    def running(self) -> bool:
+        """Whether any profiled process still runs."""
+        return bool(self._tracker.processes) or self._all
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `poll` has something to do. Borrowed."""
+        return self._timer.fileno()
+
+    def poll(self, timeout: float = 0.1) -> list[Sample]:
+        """Wait up to `timeout` seconds for work, do it, and return the samples that came."""
+        self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
+        return self._work()
+
+    def samples(self, duration: float | None = None) -> Iterator[Sample]:
+        """Yield samples for `duration` seconds, or until every profiled process has ended."""
+        end = None if duration is None else time.monotonic() + duration
+        while self.running:
+            left = 1.0 if end is None else end - time.monotonic()
+            if left <= 0:
+                break
+            yield from self.poll(left)
+        yield from self.stop()
+
+    def stop(self) -> list[Sample]:
+        """Stop sampling and return what was still on its way. The profiler stays readable until closed."""
+        self._ticks.close()
+        return self._work()
+
+    def _work(self) -> list[Sample]:
+        self._timer.clear()
+        self._reports.consume()
+        self._reports.records()
+        # Names first: a process that is about to end can still be read.
+        self._traces.consume()
+        samples = []
+        for cpu, record in self._traces.records():
+            try:
+                samples.append(self._sample(record, cpu))
+            except DecodeError:
+                self._malformed += 1
+        self._due = time.monotonic() + min(self._tracker.run(), _PERIOD)
+        return samples
+
+    def _sample(self, record: memoryview, cpu: int) -> Sample:
+        sample = self._assembler.sample(decode_trace(record), cpu)
+        self._read += 1
+        if sample.reason is not None:
+            self._failed[sample.reason] += 1
+            self._truncated += sample.reason in TRUNCATIONS
+        return sample
+
+    @property
+    def stats(self) -> Totals:
+        """Counts so far; see Totals."""
+        if self._entered and not self._collection.closed:
+            counters = self._collection.maps["counters"]
+            self._counters = {
+                which: counters.total(int(which).to_bytes(4, "little"))  # type: ignore[attr-defined]
+                for which in Counter
+                if which.name != "NUM_COUNTERS"
+            }
+        failed = dict(self._failed)
+        for reason, which in (
+            ("process not registered yet", Counter.UNKNOWN_PID),
+            ("only an error", Counter.DROPPED_ERROR_ONLY),
+        ):
+            if self._counters.get(which):
+                failed[reason] = self._counters[which]
+        if self._malformed:
+            failed["malformed record"] = self._malformed
+        return Totals(
+            read=self._read,
+            lost=self._counters.get(Counter.OUTPUT_FAILED, 0),
+            truncated=self._truncated,
+            failed=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0]))),
+        )
+
+    def close(self) -> None:
+        """Stop and release everything. Closing twice is harmless."""
+        if self._entered and not self._collection.closed:
+            try:
+                self._ticks.close()
+                _ = self.stats
+            except RubyUnwindError:
+                pass
+        self._stack.close()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a trace a whole stack, and if not, why? The words for it that every format shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import ErrorCode, TraceFlag
+
+if TYPE_CHECKING:
+    from rubyunwind.abi import Trace
+
+__all__ = ["LIMIT", "NO_CONTEXT", "TAIL_CALLS", "TRUNCATIONS", "incompleteness"]
+
+LIMIT = "limit"
+TAIL_CALLS = "tail calls"
+NO_CONTEXT = "no execution context"
+UNREADABLE = "unreadable memory"
+UNMAPPED = "unmapped pc"
+NO_ROW = "no unwind row"
+
+# Cut by a limit of the unwinder; the leaf part is exact.
+TRUNCATIONS = frozenset({LIMIT, TAIL_CALLS})
+
+_REASONS = {
+    ErrorCode.UNREACHABLE: "empty program slot",
+    ErrorCode.STACK_LENGTH_EXCEEDED: LIMIT,
+    ErrorCode.EMPTY_STACK: "empty stack",
+    ErrorCode.MAX_TAIL_CALLS: TAIL_CALLS,
+    ErrorCode.RUBY_NO_PROC_INFO: "no Ruby information",
+    ErrorCode.RUBY_READ_STACK_PTR: UNREADABLE,
+    ErrorCode.RUBY_READ_STACK_SIZE: UNREADABLE,
+    ErrorCode.RUBY_READ_CFP: UNREADABLE,
+    ErrorCode.RUBY_READ_EP: UNREADABLE,
+    ErrorCode.RUBY_READ_ISEQ_BODY: UNREADABLE,
+    ErrorCode.RUBY_READ_ISEQ_ENCODED: UNREADABLE,
+    ErrorCode.RUBY_READ_ISEQ_SIZE: UNREADABLE,
+    ErrorCode.NATIVE_LOOKUP_TEXT_SECTION: NO_ROW,
+    ErrorCode.NATIVE_LOOKUP_STACK_DELTA_OUTER_MAP: NO_ROW,
+    ErrorCode.NATIVE_LOOKUP_STACK_DELTA_INNER_MAP: NO_ROW,
+    ErrorCode.NATIVE_EXCEEDED_DELTA_LOOKUP_ITERATIONS: NO_ROW,
+    ErrorCode.NATIVE_LOOKUP_RANGE: NO_ROW,
+    ErrorCode.NATIVE_STACK_DELTA_INVALID: NO_ROW,
+    ErrorCode.NATIVE_BAD_UNWIND_INFO_INDEX: NO_ROW,
+    ErrorCode.NATIVE_PC_READ: UNREADABLE,
+    ErrorCode.NATIVE_LR_UNWINDING_MID_TRACE: NO_ROW,
+    ErrorCode.NATIVE_READ_KERNELMODE_REGS: "no user registers",
+    ErrorCode.NATIVE_UNEXPECTED_KERNEL_ADDRESS: UNMAPPED,
+    ErrorCode.NATIVE_NO_PID_PAGE_MAPPING: UNMAPPED,
+    ErrorCode.NATIVE_ZERO_PC: UNMAPPED,
+    ErrorCode.NATIVE_SMALL_PC: UNMAPPED,
+    ErrorCode.NATIVE_AARCH64_32BIT_COMPAT_MODE: "32-bit program",
+    ErrorCode.NATIVE_X64_32BIT_COMPAT_MODE: "32-bit program",
+}
+
+
+def incompleteness(trace: Trace, root_in_interpreter: bool) -> str | None:
+    """Return None for a whole stack, else the reason.
+
+    Whole means: the native walk reached the root, and the Ruby stack, if one was met, its base.
+    `root_in_interpreter` says that the outermost native frame lies in the file of the Ruby interpreter: a
+    return address of zero there is the entry of a fiber, whose stack begins so (coroutine_initialize),
+    and not a stack that was lost.
+    """
+    flags, error = trace.flags, trace.error
+    if flags & TraceFlag.EMPTY_SLOT:
+        return _REASONS[ErrorCode.UNREACHABLE]
+    if error is not None and not (
+        error == ErrorCode.NATIVE_ZERO_PC and root_in_interpreter and flags & TraceFlag.RUBY_BASE
+    ):
+        return _REASONS.get(error, error.name.lower().replace("_", " "))
+    if flags & TraceFlag.RUBY_MET and not flags & TraceFlag.RUBY_BASE:
+        return NO_CONTEXT if flags & TraceFlag.NO_EC else UNREADABLE
+    if trace.stack_len and not flags & TraceFlag.NATIVE_ROOT and not flags & TraceFlag.KERNEL_INLINE:
+        return NO_ROW
+    return None

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole recording in one call, and what comes out of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO
+
+from rubyunwind.profiler.command import Command
+from rubyunwind.profiler.profiler import Profiler
+from rubyunwind.profiler.sample import Sample, Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Profile", "Recording", "record"]
+
+
+@dataclass(slots=True)
+class Profile:
+    """Samples of a recording with their totals.
+
+    `started` is unix time in ns, `duration` seconds, `rate` Hz; `command` as a user would type it;
+    `exit_status` is that of a recorded command, None if there was none or it was still running.
+    """
+
+    samples: list[Sample] = field(default_factory=list)
+    totals: Totals = Totals()
+    started: int = 0
+    duration: float = 0.0
+    rate: int = 0
+    command: str = ""
+    runtimes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    exit_status: int | None = None
+
+    def write(self, target: str | os.PathLike[str] | BinaryIO, format: str = "flamegraph") -> None:  # noqa: A002
+        """Write the profile to a path or a binary file. Raises RubyUnwindError for an unknown format or path."""
+        from rubyunwind.formats.registry import Meta, write
+
+        meta = Meta(
+            title=self.command,
+            command=self.command,
+            started=self.started,
+            duration=self.duration,
+            rate=float(self.rate),
+            runtimes=self.runtimes,
+        )
+        write(target, format, self.samples, self.totals, meta)
+
+
+class Recording:
+    """A recording that runs: a context manager around a Profiler and, if there is one, a command.
+
+    `run` returns when the time is up, the processes have ended or `stop` was called (from a signal
+    handler, say); `profile` is there at any time, with everything gathered so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        pids: Iterable[int] = (),
+        command: Sequence[str] | None = None,
+        rate: int = 99,
+        children: bool = True,
+        debug_tracer: bool = False,
+    ) -> None:
+        self._pids = tuple(pids)
+        self._words = list(command) if command is not None else None
+        if bool(self._pids) == bool(self._words):
+            raise ValueError("give processes or a command to record, one of them")
+        self._children = children
+        self._debug = debug_tracer
+        self._stopped = False
+        self._exits = ExitStack()
+        self.command: Command | None = None
+        self.profile = Profile(rate=rate, command=self._title())
+
+    def _title(self) -> str:
+        if self._words:
+            return shlex.join(self._words)
+        return ", ".join(f"pid {pid}" for pid in self._pids)
+
+    def __enter__(self) -> Recording:
+        with ExitStack() as exits:
+            if self._words:
+                # Forked before anything is loaded, so that the child inherits nothing of it.
+                self.command = Command(self._words)
+                exits.callback(self.command.close)
+            self.profiler = exits.enter_context(
+                Profiler(self._pids, rate=self.profile.rate, children=self._children, debug_tracer=self._debug)
+            )
+            if self.command is not None:
+                self.profiler.follow(self.command.pid, from_exec=True)
+            self.profile.started = time.time_ns()
+            self._began = time.monotonic()
+            if self.command is not None:
+                self.command.start()
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._exits.close()
+
+    def stop(self) -> None:
+        """Make `run` return soon. May be called from a signal handler or another thread."""
+        self._stopped = True
+
+    def run(self, duration: float | None = None, progress: Callable[[Profile], None] | None = None) -> Profile:
+        """Gather samples; `progress` is called now and then. Returns the profile, also kept in `profile`."""
+        profile = self.profile
+        end = None if duration is None else self._began + duration
+        while not self._stopped and (end is None or time.monotonic() < end):
+            profile.samples += self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
+            if self.command is not None and self.command.poll() is not None:
+                # Its children may go on; they are not what was asked for.
+                break
+            if not self.profiler.running:
+                break
+            if progress is not None:
+                self._finish()
+                progress(profile)
+        profile.samples += self.profiler.stop()
+        self._finish()
+        return profile
+
+    def _finish(self) -> None:
+        profile = self.profile
+        profile.duration = time.monotonic() - self._began
+        profile.totals = self.profiler.stats
+        profile.runtimes = self.profiler.runtimes
+        profile.notes = self.profiler.notes or profile.notes
+        profile.exit_status = self.command.exit_status if self.command is not None else None
+
+
+def record(
+    pid: int | None = None,
+    *,
+    command: Sequence[str] | None = None,
+    duration: float | None = None,
+    rate: int = 99,
+    children: bool = True,
+) -> Profile:
+    """Record one process, or a command that is started for it, and return the profile.
+
+    Ends after `duration` seconds, or when the process ends. A command that still runs then goes on.
+    Raises AttachError, CommandError, BpfError, NotSupported.
+    """
+    with Recording(
+        pids=() if pid is None else (pid,), command=command, rate=rate, children=children
+    ) as recording:
+        return recording.run(duration)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process tracker: which processes are profiled, and when each has to be looked at again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import EVENT_TYPE_GENERIC_PID
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.process.identity import read_status
+from rubyunwind.profiler.files import FileCache
+from rubyunwind.profiler.native_tables import NativeTables
+from rubyunwind.profiler.process import ProfiledProcess
+
+if TYPE_CHECKING:
+    from rubyunwind.bpf.collection import Collection
+
+__all__ = ["ProcessTracker"]
+
+# A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
+# that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples.
+_SOONEST, _LATEST = 0.004, 1.0
+# Processes that have ended, kept for the traces that are still on their way.
+_ENDED = 64
+
+_log = logging.getLogger(__name__)
+
+
+class ProcessTracker:
+    """Registers processes with the kernel side, follows what they map, and drops them when they end.
+
+    With `children`, processes that a known one forks are taken in; with `everything`, all that run.
+    """
+
+    def __init__(self, collection: Collection, *, children: bool = True, everything: bool = False) -> None:
+        self._collection = collection
+        self._maps = collection.maps
+        self._children = children
+        self._everything = everything
+        self.files = FileCache()
+        self._tables = NativeTables(collection)
+        self._processes: dict[int, ProfiledProcess] = {}
+        self._ended: dict[int, ProfiledProcess] = {}
+        self._due: dict[int, tuple[float, float]] = {}
+        self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
+
+    @property
+    def processes(self) -> dict[int, ProfiledProcess]:
+        """The processes that run, by pid."""
+        return self._processes
+
+    def get(self, pid: int) -> ProfiledProcess | None:
+        """Return a process, also one that has ended lately."""
+        return self._processes.get(pid) or self._ended.get(pid)
+
+    def add(self, pid: int, *, announced_only: bool = False) -> ProfiledProcess:
+        """Start to follow `pid`. With `announced_only` it is about to execute its real program.
+
+        Raises RubyUnwindError if it has ended or may not be read.
+        """
+        known = self._processes.get(pid)
+        if known is not None:
+            return known
+        process = ProfiledProcess(pid, self._collection, self.files, self._tables)
+        try:
+            process.announce()
+            if not announced_only:
+                process.sync()
+                self._note_runtime(process)
+        except RubyUnwindError:
+            process.forget()
+            process.close()
+            raise
+        self._ended.pop(pid, None)
+        self._processes[pid] = process
+        if not announced_only:
+            self._schedule(pid, _SOONEST)
+        return process
+
+    def run(self) -> float:
+        """Handle what the kernel side reported and what is due; return seconds until the next call is."""
+        self._handle_reports()
+        now = time.monotonic()
+        for pid, (due, wait) in list(self._due.items()):
+            if due <= now:
+                self._sync(pid, wait)
+        soonest = min((due for due, _ in self._due.values()), default=now + _LATEST)
+        return max(0.0, soonest - time.monotonic())
+
+    def _handle_reports(self) -> None:
+        # Re-arm first: what comes while we read is then announced again, not forgotten.
+        self._maps["inhibit_events"].pop(EVENT_TYPE_GENERIC_PID.to_bytes(4, "little"), None)
+        events = self._maps["pid_events"]
+        for key in list(events):
+            events.pop(key, None)
+            pid = int.from_bytes(key, "little")
+            if pid in self._processes:
+                self._sync(pid, _SOONEST)
+            elif self._wanted(pid):
+                try:
+                    self.add(pid)
+                except RubyUnwindError as error:
+                    _log.debug("pid %d is not followed: %s", pid, error)
+            self._maps["reported_pids"].pop(key, None)
+
+    def _wanted(self, pid: int) -> bool:
+        """Whether a process that is sampled and not known belongs to what is profiled."""
+        if self._everything:
+            return True
+        if not self._children:
+            return False
+        try:
+            parent = read_status(pid).parent
+        except RubyUnwindError:
+            return False
+        # Events are inherited, so only descendants are sampled; one whose parent has ended is an orphan of ours.
+        return parent in self._processes or parent in self._ended or parent == 1
+
+    def _sync(self, pid: int, wait: float) -> None:
+        process = self._processes[pid]
+        try:
+            if not process.identity.is_alive():
+                raise RubyUnwindError(f"process {pid} has ended")
+            changed = process.sync()
+            self._note_runtime(process)
+        except RubyUnwindError as error:
+            _log.debug("pid %d: %s", pid, error)
+            self._end(pid)
+            return
+        self._schedule(pid, _SOONEST if changed else min(wait * 2, _LATEST))
+
+    def _note_runtime(self, process: ProfiledProcess) -> None:
+        if process.ruby is not None:
+            self.runtimes.add(f"ruby {process.ruby.version}")
+
+    def _schedule(self, pid: int, wait: float) -> None:
+        self._due[pid] = (time.monotonic() + wait, wait)
+
+    def _end(self, pid: int) -> None:
+        process = self._processes.pop(pid)
+        self._due.pop(pid, None)
+        process.forget()
+        process.close()
+        self._ended[pid] = process
+        if len(self._ended) > _ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def close(self) -> None:
+        """Drop all processes and files. Twice is harmless."""
+        for process in (*self._processes.values(), *self._ended.values()):
+            process.close()
+        self._processes.clear()
+        self._ended.clear()
+        self._due.clear()
+        self.files.close()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instruction sequences as people see them: path, label, and the label with the class in it.
+
+`label` is what Thread::Backtrace::Location#label gives in the version at hand. Up to 3.3 that is the text
+the compiler stored ("block in bar"); from 3.4 on Ruby puts the class before the method ("block in
+Foo#bar") and names a rescue, ensure or eval after the method it is in.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.ruby.lines import LineTable
+from rubyunwind.ruby.strings import BadObject, path_of, read_string
+
+if TYPE_CHECKING:
+    from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.layouts import Layout
+
+__all__ = ["IseqBody", "iseq_fingerprint", "qualify_label", "read_iseq_body"]
+
+# enum iseq_type (rb_iseq_type), vm_core.h: the same numbers in 2.5 to 4.0 (2.5 had one more at the end).
+_METHOD = 1
+_RESCUE = 4
+_ENSURE = 5
+_EVAL = 6
+_LAST_TYPE = 9
+
+_MAX_NESTING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IseqBody:
+    """What a frame needs of one rb_iseq_constant_body. Addresses are of the target."""
+
+    address: int
+    kind: int
+    iseq_encoded: int
+    iseq_size: int
+    path: str
+    label: str
+    lines: LineTable
+    parent_iseq: int
+    local_iseq: int
+    fingerprint: bytes
+
+
+def _word(data: bytes, offset: int, form: str = "<Q") -> int:
+    return int(struct.unpack_from(form, data, offset)[0])
+
+
+def _fingerprint(layout: Layout, body: bytes) -> bytes:
+    start = layout.body_location
+    return body[: layout.body_iseq_encoded + 8] + body[start : start + layout.location_label + 8]
+
+
+def iseq_fingerprint(memory: Memory, layout: Layout, body: int) -> bytes:
+    """Return bytes that change when `body` is freed and its memory becomes another iseq: one short read.
+
+    They hold the type, size, code address, path and labels. Raises MemoryReadError.
+    """
+    return _fingerprint(layout, memory.read(body, layout.body_location + layout.location_label + 8))
+
+
+def read_iseq_body(memory: Memory, layout: Layout, body: int) -> IseqBody:
+    """Read the rb_iseq_constant_body at `body`.
+
+    Raises MemoryReadError, or BadObject / BadLineTable when it is no iseq (any more).
+    """
+    succinct = layout.body_succ_index_table
+    last = max(layout.body_insns_info_size, layout.body_local_iseq, succinct or 0)
+    data = memory.read(body, last + 8)
+    kind = _word(data, layout.body_type, "<I")
+    # From 3.2 on other small members share this word's upper bytes in no release, so the whole counts.
+    if kind > _LAST_TYPE:
+        raise BadObject(f"the memory at {body:#x} is no instruction sequence (type {kind})")
+    location = layout.body_location
+    return IseqBody(
+        address=body,
+        kind=kind,
+        iseq_encoded=_word(data, layout.body_iseq_encoded),
+        iseq_size=_word(data, layout.body_iseq_size, "<I"),
+        path=path_of(memory, layout, _word(data, location + layout.location_pathobj)),
+        label=read_string(memory, layout, _word(data, location + layout.location_label)),
+        lines=LineTable(
+            memory,
+            layout,
+            entries=_word(data, layout.body_insns_info),
+            size=_word(data, layout.body_insns_info_size, "<I"),
+            succinct=0 if succinct is None else _word(data, succinct),
+        ),
+        parent_iseq=_word(data, layout.body_parent_iseq),
+        local_iseq=_word(data, layout.body_local_iseq),
+        fingerprint=_fingerprint(layout, data),
+    )
+
+
+def _body_of(memory: Memory, layout: Layout, iseq: int) -> IseqBody:
+    return read_iseq_body(memory, layout, memory.u64(iseq + layout.iseq_body))
+
+
+def qualify_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -> str:
+    """Return the label with the method's class in it: "block in Foo#bar" for the prefix "Foo#".
+
+    Only code that belongs to a method has a class to name; class bodies and the top level keep their label.
+    Raises as read_iseq_body does.
+    """
+    if layout.qualified_labels:
+        for _ in range(_MAX_NESTING):
+            if body.kind not in (_RESCUE, _ENSURE, _EVAL) or not body.parent_iseq:
+                break
+            body = _body_of(memory, layout, body.parent_iseq)
+    if not prefix or not body.local_iseq:
+        return body.label
+    local = _body_of(memory, layout, body.local_iseq)
+    if local.kind != _METHOD or not body.label.endswith(local.label):
+        return body.label
+    return body.label[: len(body.label) - len(local.label)] + prefix + local.label
+
+
+def readable_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -> str:
+    """Return what qualify_label gives, or the plain label where the method cannot be read."""
+    try:
+        return qualify_label(memory, layout, body, prefix)
+    except RubyUnwindError:
+        return body.label

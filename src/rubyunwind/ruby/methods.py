@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Method entries and classes: what a control frame's environment points to, and its class's name."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.ruby.strings import T_CLASS, T_IMEMO, T_MODULE, BadObject, object_type, read_string
+
+if TYPE_CHECKING:
+    from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.layouts import Layout
+
+__all__ = ["MethodEntry", "class_prefix", "read_method_entry", "resolve_method_entry"]
+
+# internal/imemo.h: IMEMO types sit above FL_USHIFT (12) in the flags.
+_IMEMO_SHIFT = 12
+_IMEMO_MASK = 0xF
+_IMEMO_SVAR = 2
+_IMEMO_MENT = 6
+# struct vm_svar (internal/vm.h or imemo.h): flags, cref_or_me.
+_SVAR_CREF_OR_ME = 8
+_HEADER = struct.Struct("<2Q")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEntry:
+    """A method entry (imemo_ment): the class that owns it and the id it was defined with."""
+
+    address: int
+    owner: int
+    definition: int
+    original_id: int
+
+
+def resolve_method_entry(memory: Memory, address: int) -> int:
+    """Return the method entry behind ep[-2] of a frame, or 0.
+
+    The slot holds a method entry, a cref (class bodies, the top level), an svar that stands in front of
+    either ($~ or $_ is in use there), or false. Raises MemoryReadError.
+    """
+    for _ in range(2):
+        if address & 7 or address < 4096:
+            return 0
+        flags, second = _HEADER.unpack(memory.read(address, _HEADER.size))
+        if object_type(flags) != T_IMEMO:
+            return 0
+        kind = flags >> _IMEMO_SHIFT & _IMEMO_MASK
+        if kind == _IMEMO_MENT:
+            return address
+        if kind != _IMEMO_SVAR:
+            return 0
+        address = int(second)
+    return 0
+
+
+def read_method_entry(memory: Memory, layout: Layout, address: int) -> MethodEntry:
+    """Read the method entry that ep[-2] leads to.
+
+    Raises BadObject when it leads to none, MemoryReadError when it cannot be read.
+    """
+    found = resolve_method_entry(memory, address)
+    if not found:
+        raise BadObject(f"no method entry at {address:#x}")
+    definition = memory.u64(found + layout.ment_def)
+    return MethodEntry(
+        address=found,
+        owner=memory.u64(found + layout.ment_owner),
+        definition=definition,
+        original_id=memory.u64(definition + layout.def_original_id),
+    )
+
+
+def class_prefix(memory: Memory, layout: Layout, owner: int) -> str:
+    """Return what Ruby 3.4 puts before a method's name: "Foo#", "Foo." for a singleton method, or "".
+
+    "" for an anonymous class or module, for the singleton class of an object that is no class, and in
+    versions whose class paths are not in the class itself (before 3.3).
+    """
+    if layout.class_classpath is None or layout.class_attached_object is None:
+        return ""
+    try:
+        flags = _class_flags(memory, owner)
+        separator = "#"
+        if object_type(flags) == T_CLASS and flags & (layout.class_singleton_flag or 0):
+            owner = memory.u64(owner + layout.class_attached_object)
+            separator = "."
+            _class_flags(memory, owner)
+        path = read_string(memory, layout, memory.u64(owner + layout.class_classpath))
+    except RubyUnwindError:
+        return ""
+    # A temporary path ("#<Class:0x...>::Inner") is not shown; permanent ones start with a constant.
+    return "" if not path or path.startswith("#<") else path + separator
+
+
+def _class_flags(memory: Memory, value: int) -> int:
+    if value & 7 or value < 4096:
+        raise BadObject(f"{value:#x} is no class")
+    flags = memory.u64(value)
+    if object_type(flags) not in (T_CLASS, T_MODULE):
+        raise BadObject(f"the object at {value:#x} is no class (type {object_type(flags):#x})")
+    return flags

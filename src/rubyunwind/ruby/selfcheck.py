@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a layout fit the process? Walk one stack and look whether it makes sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.ruby.labels import read_iseq_body
+from rubyunwind.ruby.lines import position_of
+from rubyunwind.ruby.stack_walk import walk_stack
+
+if TYPE_CHECKING:
+    from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.layouts import Layout
+
+__all__ = ["SelfCheck", "check_stack"]
+
+_MOST_FRAMES = 64
+_LONGEST_LINE = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """Outcome of a check. "early": there is no Ruby frame to judge by yet; "bad" has a reason."""
+
+    result: Literal["good", "early", "bad"]
+    reason: str = ""
+    frames: int = 0
+
+
+def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
+    """Walk the newest frames of `context` and judge them.
+
+    Every Ruby frame must have an iseq whose path and label are Strings (they may be empty or odd: eval
+    takes any name), a pc inside of it, and a believable line. The process may be running meanwhile, so a
+    bad result can come from a stack that changed under the walk: the caller repeats the check before it
+    believes it.
+    """
+    if not context:
+        return SelfCheck("early", "the interpreter has not started yet")
+    frames = 0
+    try:
+        for frame in walk_stack(memory, layout, context, limit=_MOST_FRAMES):
+            if frame.kind != "ruby":
+                continue
+            frames += 1
+            reason = _fault(memory, layout, frame.iseq_body, frame.pc)
+            if reason:
+                return SelfCheck("bad", f"Ruby frame {frames} from the leaf: {reason}", frames)
+    except RubyUnwindError as error:
+        return SelfCheck("bad", str(error), frames)
+    if not frames:
+        return SelfCheck("early", "no Ruby code runs yet")
+    return SelfCheck("good", frames=frames)
+
+
+def _fault(memory: Memory, layout: Layout, address: int, pc: int) -> str:
+    """Return what is wrong with a frame, or ""."""
+    try:
+        body = read_iseq_body(memory, layout, address)
+        line = body.lines.line(position_of(pc, body.iseq_encoded, body.iseq_size))
+    except RubyUnwindError as error:
+        return str(error)
+    return "" if -_LONGEST_LINE < line < _LONGEST_LINE else f"its line is {line}"

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading Ruby's strings, arrays and symbols out of another process: type checked and bounded."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from rubyunwind.errors import RubyUnwindError
+
+if TYPE_CHECKING:
+    from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.layouts import Layout
+
+__all__ = [
+    "MAX_STRING",
+    "T_ARRAY",
+    "T_CLASS",
+    "T_HASH",
+    "T_ICLASS",
+    "T_IMEMO",
+    "T_MODULE",
+    "T_STRING",
+    "BadObject",
+    "array_element",
+    "object_type",
+    "path_of",
+    "read_string",
+    "read_string_bytes",
+]
+
+MAX_STRING = 16384
+"""Bytes read of one string; a longer one is cut there. Far above any path or label people write."""
+
+# enum ruby_value_type, include/ruby/internal/value_type.h: the same numbers since before 2.5.
+T_CLASS = 0x02
+T_MODULE = 0x03
+T_STRING = 0x05
+T_ARRAY = 0x07
+T_HASH = 0x08
+T_IMEMO = 0x1A
+T_ICLASS = 0x1C
+_TYPE_MASK = 0x1F
+
+# RSTRING_NOEMBED and RARRAY_EMBED_FLAG are both FL_USER1 (1 << 13): set means "on the heap" for a string
+# and "inside the object" for an array. Embedded string lengths sat in FL_USER2..6 up to 3.1.
+_FL_USER1 = 1 << 13
+_STRING_LEN_SHIFT = 14
+_STRING_LEN_MASK = 0x1F
+
+# struct RString {RBasic; len; union {heap.ptr ...}}, struct RArray {RBasic; union {heap {len; aux; ptr};
+# ary[]}}: RBasic is flags and class, 16 bytes.
+_ARRAY_EMBEDDED = 16
+_OBJECT = struct.Struct("<5Q")
+
+
+class BadObject(RubyUnwindError):
+    """An address that should hold a Ruby object of some type holds something else."""
+
+
+def object_type(flags: int) -> int:
+    """Return the T_... number in an object's flags word."""
+    return flags & _TYPE_MASK
+
+
+def _object(memory: Memory, value: int, what: str) -> tuple[int, ...]:
+    # Objects are 8-byte aligned; nil, true, Fixnums and Symbols are not, or are tiny numbers.
+    if value & 7 or value < 4096:
+        raise BadObject(f"{what} is {value:#x}, which is no heap object")
+    return _OBJECT.unpack(memory.read(value, _OBJECT.size))
+
+
+def read_string_bytes(memory: Memory, layout: Layout, value: int) -> bytes:
+    """Return the bytes of the String at `value`, at most MAX_STRING of them.
+
+    Raises BadObject when it is no String, MemoryReadError when it cannot be read.
+    """
+    words = _object(memory, value, "a string")
+    flags = words[0]
+    if object_type(flags) != T_STRING:
+        raise BadObject(f"the object at {value:#x} is no String (type {object_type(flags):#x})")
+    if flags & _FL_USER1:
+        return _bounded(memory, words[3], words[2])
+    if layout.string_embedded_len_in_object:
+        return _bounded(memory, value + layout.string_embedded, words[2])
+    length = flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
+    return memory.read(value + layout.string_embedded, length) if length else b""
+
+
+def _bounded(memory: Memory, address: int, length: int) -> bytes:
+    if length >> 63:
+        raise BadObject(f"a string has the length {length - (1 << 64)}")
+    return memory.read(address, min(length, MAX_STRING)) if length else b""
+
+
+def read_string(memory: Memory, layout: Layout, value: int) -> str:
+    """Return the String at `value` as text; bytes that are no UTF-8 become surrogates (surrogateescape)."""
+    return read_string_bytes(memory, layout, value).decode("utf-8", "surrogateescape")
+
+
+def array_element(memory: Memory, value: int, index: int) -> int:
+    """Return element `index` of the Array at `value`.
+
+    Raises BadObject when it is no Array or is known to be shorter, MemoryReadError when it cannot be read.
+    """
+    words = _object(memory, value, "an array")
+    flags = words[0]
+    if object_type(flags) != T_ARRAY:
+        raise BadObject(f"the object at {value:#x} is no Array (type {object_type(flags):#x})")
+    if flags & _FL_USER1:
+        return memory.u64(value + _ARRAY_EMBEDDED + 8 * index)
+    if index >= words[2]:
+        raise BadObject(f"the Array at {value:#x} has {words[2]} elements, number {index} was asked for")
+    return memory.u64(words[4] + 8 * index)
+
+
+def path_of(memory: Memory, layout: Layout, pathobj: int) -> str:
+    """Return the path as Ruby was given it: pathobj is that String, or the Array [path, realpath]."""
+    words = _object(memory, pathobj, "a path")
+    if object_type(words[0]) == T_ARRAY:
+        return read_string(memory, layout, array_element(memory, pathobj, 0))
+    return read_string(memory, layout, pathobj)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RubySymbolizer: from the addresses in a trace to the names Ruby itself prints."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.profiler.sample import Frame
+from rubyunwind.ruby.identifiers import IdentifierTable
+from rubyunwind.ruby.labels import IseqBody, iseq_fingerprint, read_iseq_body, readable_label
+from rubyunwind.ruby.lines import position_of
+from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.detect import RubyRuntime
+
+__all__ = ["RubySymbolizer"]
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class _Code:
+    """A cached iseq body and when it was last seen to be still that iseq."""
+
+    body: IseqBody
+    checked: float
+
+
+@dataclass(slots=True)
+class _Method:
+    """A cached method entry: `label` is its name alone, None if unreadable; `prefix` as in class_prefix."""
+
+    entry: MethodEntry
+    prefix: str
+    label: str | None
+    checked: float
+
+
+class RubySymbolizer:
+    """Names the frames of one process. A bad address never raises: the frame is "unknown", with the reason.
+
+    Results are cached, at most `cache_size` of each sort. Ruby frees and reuses the memory behind an
+    address, so a cached name is believed for `recheck_after` seconds and then held against the process
+    again (one short read for the whole method). Call clear() when the process has called exec.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        runtime: RubyRuntime,
+        *,
+        cache_size: int = 32768,
+        recheck_after: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._memory = memory
+        self._layout = runtime.layout
+        self._cache_size = max(cache_size, 1)
+        self._recheck_after = recheck_after
+        self._clock = clock
+        table = runtime.identifier_table
+        self._identifiers = IdentifierTable(memory, runtime.layout, table) if table else None
+        self._frames: dict[tuple[int, int, int], tuple[Frame, _Code, _Method | None]] = {}
+        self._codes: dict[int, _Code] = {}
+        self._methods: dict[int, _Method | None] = {}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._frames.clear()
+        self._codes.clear()
+        self._methods.clear()
+
+    def ruby_frame(self, iseq_body: int, pc: int, method_entry: int = 0) -> Frame:
+        """Return the frame that runs `iseq_body` at `pc`.
+
+        `method_entry` is ep[-2] of its method's environment (a method entry, svar, cref, or 0). Only
+        versions whose class paths can be read look at it.
+        """
+        if self._layout.class_classpath is None:
+            method_entry = 0
+        key = (iseq_body, pc, method_entry)
+        now = self._clock()
+        known = self._frames.get(key)
+        try:
+            code = self._code(iseq_body, now)
+            method = self._method(method_entry, now) if method_entry else None
+            if known is not None and known[1] is code and known[2] is method:
+                return known[0]
+            frame = self._ruby_frame(code.body, pc, method)
+        except RubyUnwindError as error:
+            return _unknown(f"Ruby frame at {iseq_body:#x}", error)
+        _store(self._frames, key, (frame, code, method), self._cache_size)
+        return frame
+
+    def cfunc_frame(self, method_entry: int, caller: Frame | None = None) -> Frame:
+        """Return the frame of a C function, placed at `caller`, the next Ruby frame towards the root."""
+        path = caller.path if caller is not None else None
+        line = caller.line if caller is not None else None
+        try:
+            method = self._method(method_entry, self._clock())
+            if method is None:
+                # Read again for the message: why it is unreadable, or what is there instead.
+                read_method_entry(self._memory, self._layout, method_entry)
+                return _unknown(f"C function at {method_entry:#x}", None)
+        except RubyUnwindError as error:
+            return _unknown(f"C function at {method_entry:#x}", error)
+        if method.label is None:
+            return Frame("cfunc", f"[C function, id {method.entry.original_id:#x}]", None, path, line)
+        name = method.prefix + method.label
+        return Frame("cfunc", name, name if self._layout.qualified_labels else method.label, path, line)
+
+    def _ruby_frame(self, body: IseqBody, pc: int, method: _Method | None) -> Frame:
+        line = body.lines.line(position_of(pc, body.iseq_encoded, body.iseq_size))
+        if self._layout.class_classpath is None:
+            return Frame("ruby", body.label, body.label, body.path, line)
+        name = readable_label(self._memory, self._layout, body, method.prefix if method is not None else "")
+        return Frame("ruby", name, name if self._layout.qualified_labels else body.label, body.path, line)
+
+    def _code(self, address: int, now: float) -> _Code:
+        known = self._codes.get(address)
+        if known is not None:
+            if now - known.checked < self._recheck_after:
+                return known
+            if iseq_fingerprint(self._memory, self._layout, address) == known.body.fingerprint:
+                known.checked = now
+                return known
+            del self._codes[address]
+        code = _Code(read_iseq_body(self._memory, self._layout, address), now)
+        _store(self._codes, address, code, self._cache_size)
+        return code
+
+    def _method(self, address: int, now: float) -> _Method | None:
+        """Return the method at ep[-2], None when there is none. An unreadable one is none, too."""
+        known = self._methods.get(address)
+        if known is not None and now - known.checked < self._recheck_after:
+            return known
+        try:
+            entry = read_method_entry(self._memory, self._layout, address)
+        except RubyUnwindError:
+            self._methods.pop(address, None)
+            return None
+        # A class may have been given its name (a constant) since: look again where there was none.
+        named = known is not None and (known.prefix or self._layout.class_classpath is None)
+        if known is not None and named and known.label is not None and known.entry == entry:
+            known.checked = now
+            return known
+        method = _Method(
+            entry=entry,
+            prefix=class_prefix(self._memory, self._layout, entry.owner),
+            label=self._identifier(entry.original_id),
+            checked=now,
+        )
+        _store(self._methods, address, method, self._cache_size)
+        return method
+
+    def _identifier(self, identifier: int) -> str | None:
+        if self._identifiers is None:
+            return None
+        try:
+            return self._identifiers.name(identifier)
+        except RubyUnwindError:
+            return None
+
+
+def _store(cache: dict[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
+    """Add to a cache; when it is full, the oldest entry goes."""
+    if len(cache) >= size and key not in cache:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def _unknown(what: str, error: Exception | None) -> Frame:
+    return Frame("unknown", f"[{what}: {error}]" if error is not None else f"[{what}]")

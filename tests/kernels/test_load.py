@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both objects load on this kernel, and their programs run when a perf event ticks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rubyunwind.abi import Counter, ProgUnwind
+from rubyunwind.bpf import Collection, load_collection_spec, perf_event_open
+from rubyunwind.errors import BpfError
+
+CHAIN = {"native_tracer_entry", "unwind_native", "unwind_ruby", "unwind_stop"}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["release", "debug"])
+def collection(request: pytest.FixtureRequest) -> Iterator[Collection]:
+    spec = load_collection_spec(debug_tracer=request.param)
+    try:
+        loaded = spec.load()
+    except BpfError as error:
+        # Into the console log: what the verifier said is all there is to go by.
+        print(error.log[-6000:])
+        raise
+    with loaded:
+        yield loaded
+
+
+def busy_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+    """Burn CPU till the condition holds. An emulated guest may be slow: the limit is generous."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        sum(range(100_000))
+    return True
+
+
+def test_the_kernel_holds_every_program_of_the_object(collection: Collection) -> None:
+    assert set(collection.programs) >= CHAIN
+    for program in collection.programs.values():
+        assert str(Path(f"/proc/self/fd/{program.fd}").readlink()) == "anon_inode:bpf-prog", program
+
+
+def test_the_tail_call_array_holds_the_unwinders(collection: Collection) -> None:
+    slots = {ProgUnwind.STOP, ProgUnwind.NATIVE, ProgUnwind.RUBY}
+    assert set(collection.maps["progs"]) == slots
+
+
+def test_the_lpm_trie_finds_a_page_by_its_prefix(collection: Collection) -> None:
+    """The key that the tracer looks pcs up with: pid and address, big endian, by longest prefix."""
+    pages = collection.maps["pid_page_to_mapping_info"]
+    pid = 4242
+    value = bytes(range(pages.value_size))
+
+    def key(length: int, address: int) -> bytes:
+        return length.to_bytes(4, "little") + pid.to_bytes(4, "big") + address.to_bytes(8, "big")
+
+    pages[key(32 + 64 - 12, 0x7F00_0000_1000)] = value
+    assert bytes(pages[key(32 + 64, 0x7F00_0000_1ABC)]) == value
+    assert key(32 + 64, 0x7F00_0000_2000) not in pages
+
+
+def test_a_tick_in_an_unknown_process_is_counted_and_reported(collection: Collection) -> None:
+    counters = collection.maps["counters"]
+    before = counters.total(Counter.UNKNOWN_PID)
+    with perf_event_open(pid=0, frequency=99, disabled=True) as event:
+        event.attach(collection.programs["native_tracer_entry"])
+        event.enable()
+        assert busy_until(lambda: counters.total(Counter.UNKNOWN_PID) >= before + 20)
+    assert counters.total(Counter.SAMPLES) >= before + 20
+    assert os.getpid().to_bytes(4, "little") in collection.maps["pid_events"]

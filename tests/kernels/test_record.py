@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ruby program is recorded on this kernel, and its stacks are whole: Ruby frames inside native ones."""
+
+from __future__ import annotations
+
+import pytest
+
+import rubyunwind
+
+SPIN = """\
+def inner(list)
+  list.each { |x| x.to_s * 3 }
+end
+
+def outer(list)
+  inner(list)
+end
+
+stop = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 4
+outer((1..1000).to_a) while Process.clock_gettime(Process::CLOCK_MONOTONIC) < stop
+"""
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> rubyunwind.Profile:
+    program = tmp_path_factory.mktemp("record") / "spin.rb"
+    program.write_text(SPIN)
+    return rubyunwind.record(command=["ruby", "--disable-gems", str(program)], rate=49, duration=60)
+
+
+def spinning(profile: rubyunwind.Profile) -> list[rubyunwind.Sample]:
+    return [s for s in profile.samples if any(f.kind == "ruby" and f.label == "inner" for f in s.frames)]
+
+
+def test_the_program_ends_and_is_sampled(profile: rubyunwind.Profile) -> None:
+    assert profile.exit_status == 0
+    # 200 ticks are due; an emulated clock that loses some must not fail the test.
+    assert len(spinning(profile)) >= 40, profile.totals
+
+
+def test_ruby_frames_are_in_their_order_inside_native_ones(profile: rubyunwind.Profile) -> None:
+    for sample in spinning(profile):
+        ruby = [f.label for f in sample.frames if f.kind == "ruby"]
+        assert ruby[-3:] == ["inner", "outer", "<main>"], sample
+        assert sample.frames[-1].kind == "native", sample
+
+
+def test_nearly_every_stack_is_complete(profile: rubyunwind.Profile) -> None:
+    samples = spinning(profile)
+    cut = [s.reason for s in samples if not s.complete]
+    assert len(cut) <= len(samples) // 50, (len(samples), cut)

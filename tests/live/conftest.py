@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marks the live tests. Where BPF is known to work, none of them may skip.
+
+RUBYUNWIND_REQUIRE_LIVE=1 says that it works (CI asks the kernel): a live test that skips then counts as
+failed, and so does a run in which no live test passed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+LIVE = Path(__file__).parent
+REQUIRE_LIVE = os.environ.get("RUBYUNWIND_REQUIRE_LIVE") == "1"
+passed: list[str] = []
+skipped_files: list[str] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if LIVE in item.path.parents:
+            item.add_marker(pytest.mark.live)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, None, None]:
+    report = (yield).get_result()  # type: ignore[attr-defined]
+    if report.passed and report.when == "call":
+        passed.append(report.nodeid)
+    elif REQUIRE_LIVE and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"a live test skipped where BPF works: {reason}"
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped and report.nodeid.startswith("tests/live/"):
+        skipped_files.append(report.nodeid)
+
+
+def complaint() -> str | None:
+    if REQUIRE_LIVE and skipped_files:
+        return f"whole files of live tests skipped: {', '.join(skipped_files)}"
+    if REQUIRE_LIVE and not passed:
+        return "no live test passed"
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if complaint() and not session.config.option.collectonly:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if text := complaint():
+        terminalreporter.write_line(
+            f"RUBYUNWIND_REQUIRE_LIVE=1, but {text}: this run counts as failed.", red=True
+        )

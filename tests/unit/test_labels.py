@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ruby_memory import RubyMemory
+
+from rubyunwind.profiler.sample import Frame
+from rubyunwind.ruby.layouts import find_layout
+from rubyunwind.ruby.symbolize import RubySymbolizer
+
+METHOD, BLOCK, CLASS, RESCUE, EVAL, MAIN = 1, 2, 3, 4, 6, 7
+QUALIFIED = ["3.3.8", "3.4.1", "4.0.6"]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def process(version: str, names: list[str] | None = None, **options: Any) -> tuple[RubyMemory, Any, dict[str, int]]:
+    memory = RubyMemory(find_layout(version).layout)
+    table, ids = memory.identifiers(names) if names else (0, {})
+    runtime: Any = SimpleNamespace(layout=memory.layout, identifier_table=table)
+    return memory, RubySymbolizer(memory, runtime, **options), ids
+
+
+def code_of(memory: RubyMemory, body: int) -> int:
+    return memory.u64(body + memory.layout.body_iseq_encoded)
+
+
+def test_a_frame_has_path_line_and_label() -> None:
+    memory, symbolizer, _ = process("3.1.2")
+    _, body = memory.iseq("block in run", "lib/a.rb", kind=BLOCK, lines=memory.one_line(17))
+    frame = symbolizer.ruby_frame(body, code_of(memory, body) + 16, 0)
+    assert frame == Frame("ruby", "block in run", "block in run", "lib/a.rb", 17)
+
+
+def test_before_3_3_the_name_is_the_label_whatever_the_method_entry() -> None:
+    memory, symbolizer, _ = process("3.1.2")
+    _, body = memory.iseq("run", lines=memory.one_line(1))
+    assert symbolizer.ruby_frame(body, code_of(memory, body), memory.cref()).name == "run"
+
+
+@pytest.mark.parametrize("version", QUALIFIED)
+def test_names_carry_the_class_from_3_3_on_and_labels_from_3_4_on(version: str) -> None:
+    memory, symbolizer, ids = process(version, ["run"])
+    method = memory.method_entry(memory.klass("Outer::Foo"), ids["run"])
+    iseq, body = memory.iseq("run", lines=memory.one_line(1))
+    _, block = memory.iseq("block (2 levels) in run", kind=BLOCK, lines=memory.one_line(2), parent=iseq, local=iseq)
+    outer = symbolizer.ruby_frame(body, code_of(memory, body), method)
+    inner = symbolizer.ruby_frame(block, code_of(memory, block), method)
+    assert outer.name == "Outer::Foo#run"
+    assert inner.name == "block (2 levels) in Outer::Foo#run"
+    assert (outer.label == outer.name) == (version != "3.3.8")
+    assert inner.label == (inner.name if version != "3.3.8" else "block (2 levels) in run")
+
+
+@pytest.mark.parametrize("version", QUALIFIED)
+def test_singleton_methods_have_a_dot_and_modules_a_hash(version: str) -> None:
+    memory, symbolizer, ids = process(version, ["run"])
+    iseq, body = memory.iseq("run", lines=memory.one_line(1))
+    pc = code_of(memory, body)
+    klass = memory.klass("Foo")
+    singleton = memory.method_entry(memory.klass(None, attached=klass), ids["run"])
+    module = memory.method_entry(memory.klass("Mod", kind=3), ids["run"])
+    assert symbolizer.ruby_frame(body, pc, singleton).name == "Foo.run"
+    assert symbolizer.ruby_frame(body, pc, module).name == "Mod#run"
+    assert iseq
+
+
+@pytest.mark.parametrize("version", QUALIFIED)
+def test_what_has_no_lasting_class_name_keeps_the_plain_label(version: str) -> None:
+    memory, symbolizer, ids = process(version, ["run"])
+    _, body = memory.iseq("run", lines=memory.one_line(1))
+    pc = code_of(memory, body)
+    plain_object = memory.words(0x1, 0, 0, 0, 0)
+    for owner in (
+        memory.klass(None),
+        memory.klass("#<Class:0x00007f>::Inner"),
+        memory.klass(None, attached=plain_object),
+        plain_object,
+        0x1000,
+    ):
+        assert symbolizer.ruby_frame(body, pc, memory.method_entry(owner, ids["run"])).name == "run"
+    # Class bodies and the top level have a cref there, or nothing.
+    assert symbolizer.ruby_frame(body, pc, memory.cref()).name == "run"
+    assert symbolizer.ruby_frame(body, pc, 0).name == "run"
+
+
+def test_an_svar_in_front_of_the_method_entry_is_looked_through() -> None:
+    memory, symbolizer, ids = process("3.4.1", ["run"])
+    method = memory.method_entry(memory.klass("Foo"), ids["run"])
+    _, body = memory.iseq("run", lines=memory.one_line(1))
+    assert symbolizer.ruby_frame(body, code_of(memory, body), memory.svar(method)).name == "Foo#run"
+
+
+def test_svars_that_point_at_each_other_end() -> None:
+    memory, symbolizer, _ = process("3.4.1")
+    svar = memory.svar(0)
+    memory.poke(svar + 8, svar)
+    frame = symbolizer.cfunc_frame(svar)
+    assert frame.kind == "unknown"
+    assert "no method entry" in frame.name
+
+
+def test_a_rescue_is_named_after_its_method_from_3_4_on() -> None:
+    for version, label in (("3.1.2", "rescue in run"), ("3.3.8", "rescue in run"), ("3.4.1", "Foo#run")):
+        memory, symbolizer, ids = process(version, ["run"])
+        iseq, _ = memory.iseq("run", lines=memory.one_line(1))
+        _, rescue = memory.iseq("rescue in run", kind=RESCUE, lines=memory.one_line(2), parent=iseq, local=iseq)
+        method = 0
+        if version != "3.1.2":
+            method = memory.method_entry(memory.klass("Foo"), ids["run"])
+        assert symbolizer.ruby_frame(rescue, code_of(memory, rescue), method).label == label
+
+
+def test_an_eval_that_is_its_own_parent_does_not_hang() -> None:
+    memory, symbolizer, ids = process("3.4.1", ["run"])
+    iseq, body = memory.iseq("run", kind=EVAL, lines=memory.one_line(1))
+    memory.poke(body + memory.layout.body_parent_iseq, iseq)
+    method = memory.method_entry(memory.klass("Foo"), ids["run"])
+    assert symbolizer.ruby_frame(body, code_of(memory, body), method).label == "run"
+
+
+def test_blocks_at_the_top_level_and_in_class_bodies_are_not_qualified() -> None:
+    memory, symbolizer, ids = process("3.4.1", ["run"])
+    main, _ = memory.iseq("<main>", kind=MAIN)
+    _, block = memory.iseq("block in <main>", kind=BLOCK, lines=memory.one_line(3), parent=main, local=main)
+    method = memory.method_entry(memory.klass("Foo"), ids["run"])
+    assert symbolizer.ruby_frame(block, code_of(memory, block), method).label == "block in <main>"
+
+
+@pytest.mark.parametrize("version", ["2.5.0", "2.7.4", "3.1.2", "3.3.8", "3.4.1", "4.0.6"])
+def test_a_c_function_has_its_callers_place_and_its_own_name(version: str) -> None:
+    memory, symbolizer, ids = process(version, ["each", "<=>"])
+    caller = Frame("ruby", "run", "run", "/a.rb", 12)
+    owner = memory.klass("Array") if memory.layout.class_classpath else 8
+    frame = symbolizer.cfunc_frame(memory.method_entry(owner, ids["each"]), caller)
+    assert (frame.kind, frame.path, frame.line) == ("cfunc", "/a.rb", 12)
+    assert frame.name == ("Array#each" if memory.layout.class_classpath else "each")
+    assert frame.label == ("Array#each" if version >= "3.4" else "each")
+
+
+def test_operators_are_their_own_serials() -> None:
+    memory, symbolizer, _ = process("3.1.2", ["each"])
+    assert symbolizer.cfunc_frame(memory.method_entry(8, 140)).label == "sym140"
+
+
+def test_a_c_function_whose_name_cannot_be_read_still_is_one() -> None:
+    memory, symbolizer, _ = process("3.1.2", ["each"])
+    frame = symbolizer.cfunc_frame(memory.method_entry(8, 1 << 40))
+    assert frame.kind == "cfunc"
+    assert frame.label is None
+    assert hex(1 << 40) in frame.name
+
+
+def test_bad_addresses_give_unknown_frames_with_the_reason() -> None:
+    memory, symbolizer, _ = process("3.1.2")
+    for address in (0, 8, 0x1001, (1 << 64) - 8):
+        frame = symbolizer.ruby_frame(address, 0, 0)
+        assert frame.kind == "unknown"
+        assert "cannot read" in frame.name
+        assert symbolizer.cfunc_frame(address).kind == "unknown"
+    _, body = memory.iseq(lines=memory.one_line(1))
+    assert "outside" in symbolizer.ruby_frame(body, 0x10, 0).name
+    _, odd = memory.iseq(kind=77)
+    assert "no instruction sequence (type 77)" in symbolizer.ruby_frame(odd, 0, 0).name
+
+
+def test_a_known_frame_is_not_read_again_until_the_interval_is_over() -> None:
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock, recheck_after=1.0)
+    _, body = memory.iseq("run", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    first = symbolizer.ruby_frame(body, pc, 0)
+    reads = memory.reads
+    assert symbolizer.ruby_frame(body, pc, 0) is first
+    assert memory.reads == reads
+    clock.now = 1.5
+    assert symbolizer.ruby_frame(body, pc, 0) is first
+    assert memory.reads == reads + 1
+
+
+def test_memory_that_became_another_iseq_gets_the_new_name() -> None:
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock, recheck_after=1.0)
+    _, body = memory.iseq("old", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    assert symbolizer.ruby_frame(body, pc, 0).label == "old"
+    label = body + memory.layout.body_location + memory.layout.location_label
+    memory.poke(label, memory.string("new"))
+    assert symbolizer.ruby_frame(body, pc, 0).label == "old"
+    clock.now = 2.0
+    assert symbolizer.ruby_frame(body, pc, 0).label == "new"
+
+
+def test_clear_forgets_at_once() -> None:
+    memory, symbolizer, _ = process("3.1.2", clock=Clock())
+    _, body = memory.iseq("old", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    symbolizer.ruby_frame(body, pc, 0)
+    memory.poke(body + memory.layout.body_location + memory.layout.location_label, memory.string("new"))
+    symbolizer.clear()
+    assert symbolizer.ruby_frame(body, pc, 0).label == "new"
+
+
+def test_a_class_that_is_named_later_is_named_then() -> None:
+    clock = Clock()
+    memory, symbolizer, ids = process("3.4.1", ["run"], clock=clock, recheck_after=1.0)
+    klass = memory.klass(None)
+    method = memory.method_entry(klass, ids["run"])
+    _, body = memory.iseq("run", lines=memory.one_line(1))
+    pc = code_of(memory, body)
+    assert symbolizer.ruby_frame(body, pc, method).label == "run"
+    assert memory.layout.class_classpath is not None
+    memory.poke(klass + memory.layout.class_classpath, memory.string("Named"))
+    clock.now = 2.0
+    assert symbolizer.ruby_frame(body, pc, method).label == "Named#run"
+
+
+def test_caches_do_not_grow_past_their_size() -> None:
+    memory, symbolizer, _ = process("3.1.2", cache_size=4, clock=Clock())
+    for number in range(20):
+        _, body = memory.iseq(f"m{number}", lines=memory.one_line(number))
+        assert symbolizer.ruby_frame(body, code_of(memory, body), 0).label == f"m{number}"
+    assert len(symbolizer._frames) == 4
+    assert len(symbolizer._codes) == 4
