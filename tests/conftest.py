@@ -65,7 +65,7 @@ def bpf() -> None:
 
 @pytest.fixture(scope="session")
 def compile_ebpf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that compiles tests/live/ebpf/NAME.bpf.c, once a session, and gives the object's path."""
+    """Return a function that compiles tests/live/ebpf/NAME.bpf.c once and gives the object's path."""
     folder = tmp_path_factory.mktemp("ebpf")
 
     @functools.cache

@@ -34,6 +34,7 @@ enum {
   BPF_ANY = 0,
   BPF_NOEXIST = 1,
   BPF_F_NO_PREALLOC = 1,
+  BPF_F_MMAPABLE = 0x400,  /* 5.5: user space fills an array without a system call per entry */
   BPF_F_INNER_MAP = 0x1000 /* 5.10: inner arrays may differ from the template in size */
 };
 #define BPF_F_CURRENT_CPU 0xffffffffULL

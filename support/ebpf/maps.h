@@ -81,7 +81,7 @@ HASH_MAP(unwind_info_array, BPF_MAP_TYPE_ARRAY, UNWIND_INFO_MAX_ENTRIES, u32, Un
 struct stack_delta_rows {
   MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
   MAP_UINT(max_entries, 1);
-  MAP_UINT(map_flags, BPF_F_INNER_MAP);
+  MAP_UINT(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
   MAP_UINT(key_size, sizeof(u32));
   MAP_UINT(value_size, sizeof(StackDelta));
 };

@@ -28,6 +28,11 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> rubyunwind.Profile:
     return rubyunwind.record(command=["ruby", "--disable-gems", str(program)], rate=49, duration=60)
 
 
+def shape(sample: rubyunwind.Sample) -> str:
+    """The stack on one line, leaf first: what a failure has to show."""
+    return " ".join(f"{frame.kind}:{frame.name}" for frame in sample.frames)
+
+
 def spinning(profile: rubyunwind.Profile) -> list[rubyunwind.Sample]:
     return [s for s in profile.samples if any(f.kind == "ruby" and f.label == "inner" for f in s.frames)]
 
@@ -41,8 +46,8 @@ def test_the_program_ends_and_is_sampled(profile: rubyunwind.Profile) -> None:
 def test_ruby_frames_are_in_their_order_inside_native_ones(profile: rubyunwind.Profile) -> None:
     for sample in spinning(profile):
         ruby = [f.label for f in sample.frames if f.kind == "ruby"]
-        assert ruby[-3:] == ["inner", "outer", "<main>"], sample
-        assert sample.frames[-1].kind == "native", sample
+        assert ruby[-3:] == ["inner", "outer", "<main>"], shape(sample)
+        assert sample.frames[-1].kind == "native", shape(sample)
 
 
 def test_nearly_every_stack_is_complete(profile: rubyunwind.Profile) -> None:

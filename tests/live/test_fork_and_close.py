@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from rubyunwind.bpf.collection import Collection
 from rubyunwind.bpf.lifetime import LifetimeError
 from rubyunwind.bpf.map_factory import create_array
 from rubyunwind.bpf.perf_buffer import PerfBuffer
@@ -18,7 +18,7 @@ from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.bpf.spec import CollectionSpec, load_collection_spec
 from rubyunwind.errors import BpfError, RubyUnwindError
 
-from .test_collection import RAN_STOP, configure, metric, spin_until
+from .loader_program import RAN_STOP, configure, metric, spin_until
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("bpf")]
 
@@ -28,15 +28,21 @@ def spec(loader_object: Path) -> CollectionSpec:
     return load_collection_spec(path=loader_object)
 
 
+def open_descriptors() -> dict[str, str]:
+    gc.collect()
+    found: dict[str, str] = {}
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found[path.name] = str(path.readlink())
+    return found
+
+
 @pytest.fixture
 def no_leak(bpf: None) -> Iterator[None]:
     """Fail if descriptors are left open."""
-    gc.collect()
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     yield
-    gc.collect()
-    after = set(os.listdir("/proc/self/fd"))
-    assert after <= before, [os.readlink(f"/proc/self/fd/{fd}") for fd in after - before]
+    assert open_descriptors().items() <= before.items()
 
 
 def in_child(action: Callable[[], object]) -> str:
@@ -94,7 +100,9 @@ def test_a_map_keeps_its_collection_alive(spec: CollectionSpec) -> None:
     assert len(hash_map) == 1
 
 
-def test_a_failed_load_leaves_no_descriptor(rejected_object: Path, spec: CollectionSpec, no_leak: None) -> None:
+def test_a_failed_load_leaves_no_descriptor(
+    rejected_object: Path, spec: CollectionSpec, no_leak: None
+) -> None:
     with pytest.raises(BpfError):
         load_collection_spec(path=rejected_object).load()
     with pytest.raises(BpfError):
@@ -116,7 +124,11 @@ def test_use_after_close_is_refused_by_name(spec: CollectionSpec) -> None:
 
 
 def test_use_after_fork_is_refused_in_the_child_only(spec: CollectionSpec) -> None:
-    with spec.load() as collection, perf_event_open(pid=0, disabled=True) as event, create_array(1, 4) as array:
+    with (
+        spec.load() as collection,
+        perf_event_open(pid=0, disabled=True) as event,
+        create_array(1, 4) as array,
+    ):
         buffer = PerfBuffer(collection.maps["trace_events"])
         for action in (
             lambda: collection.maps["settings"][0],

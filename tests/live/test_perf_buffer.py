@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import struct
@@ -17,7 +18,7 @@ from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.errors import BpfError
 
-from .test_collection import OUTPUT_FAILED, RAN_STOP, configure, metric, spin_until
+from .loader_program import OUTPUT_FAILED, RAN_STOP, configure, metric, spin_until
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("bpf")]
 
@@ -108,14 +109,16 @@ def test_callbacks_get_records_and_losses_in_order(collection: Collection) -> No
     assert numbers == sorted(numbers)
     assert numbers[0] == 1
     # Before the record behind the gap, the loss.
-    gap = next(i for i, (a, b) in enumerate(zip(numbers, numbers[1:], strict=False)) if b != a + 1)
+    gap = next(i for i, (a, b) in enumerate(itertools.pairwise(numbers)) if b != a + 1)
     assert seen[seen.index(("record", numbers[gap])) + 1][0] == "lost"
 
 
 def test_only_losses_can_be_watched_while_records_are_collected(collection: Collection) -> None:
     configure(collection, slot=0, burst=60, length=1000)
     lost: list[int] = []
-    with PerfBuffer(collection.maps["trace_events"], pages=1, on_lost=lambda cpu, n: lost.append(n)) as buffer:
+    with PerfBuffer(
+        collection.maps["trace_events"], pages=1, on_lost=lambda cpu, n: lost.append(n)
+    ) as buffer:
         sample(collection, 1)
         taken = buffer.consume()
         configure(collection, slot=0, burst=1, length=16)

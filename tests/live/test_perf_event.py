@@ -18,7 +18,7 @@ from rubyunwind.bpf.perf_event import PERF_TYPE_HARDWARE, perf_event_open
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.errors import BpfError
 
-from .test_collection import EMPTY_SLOT, RAN_ENTRY, configure, metric, spin_until
+from .loader_program import EMPTY_SLOT, RAN_ENTRY, configure, metric, spin_until
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("bpf")]
 EMPTY = 8  # a slot without a program
@@ -31,8 +31,9 @@ def collection(loader_object: Path) -> Iterator[Collection]:
 
 
 def spin(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Use that much CPU time, however busy the machine is: the clock of the event is the same."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         sum(range(1000))
 
 
@@ -56,7 +57,9 @@ def test_disabled_events_do_not_tick_until_enabled(collection: Collection) -> No
         assert metric(collection, RAN_ENTRY) == seen
 
 
-@pytest.mark.parametrize(("inherit", "sampled"), [({}, False), ({"inherit": True}, True), ({"inherit_thread": True}, True)])
+@pytest.mark.parametrize(
+    ("inherit", "sampled"), [({}, False), ({"inherit": True}, True), ({"inherit_thread": True}, True)]
+)
 def test_threads_started_later_are_sampled_only_when_inherited(
     collection: Collection, inherit: dict[str, bool], sampled: bool
 ) -> None:
@@ -71,7 +74,9 @@ def test_threads_started_later_are_sampled_only_when_inherited(
     assert (rose > 50) is sampled, rose
 
 
-@pytest.mark.parametrize(("inherit", "sampled"), [({"inherit": True}, True), ({"inherit_thread": True}, False)])
+@pytest.mark.parametrize(
+    ("inherit", "sampled"), [({"inherit": True}, True), ({"inherit_thread": True}, False)]
+)
 def test_children_are_sampled_with_inherit_not_with_inherit_thread(
     collection: Collection, inherit: dict[str, bool], sampled: bool
 ) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import subprocess
 from collections.abc import Callable
@@ -112,10 +113,8 @@ def test_damaged_btf_parses_or_is_a_decode_error(loader_object: Path, data: st.D
     whole = bytearray(btf_section(loader_object))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
-    try:
+    with contextlib.suppress(DecodeError):
         btf = Btf.parse(bytes(whole))
-        btf.map_definitions()
-        btf.layouts()
+        assert all(item.name is not None for item in btf.map_definitions())
+        assert all(layout.size >= 0 for layout in btf.layouts().values())
         btf.enums()
-    except DecodeError as error:
-        assert "BTF" in str(error) or "map" in str(error)

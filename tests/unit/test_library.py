@@ -20,7 +20,11 @@ def test_order_is_variable_system_pylibbpf(monkeypatch: pytest.MonkeyPatch, tmp_
         def locate(self) -> Path:
             return tmp_path / self
 
-    listed = [File("pylibbpf.libs/libelf-1.so"), File("pylibbpf/__init__.py"), File("pylibbpf/pylibbpf.abi3.so")]
+    listed = [
+        File("pylibbpf.libs/libelf-1.so"),
+        File("pylibbpf/__init__.py"),
+        File("pylibbpf/pylibbpf.abi3.so"),
+    ]
     monkeypatch.setattr(metadata, "files", lambda name: listed if name == "pylibbpf" else None)
     found = list(candidates({"RUBYUNWIND_LIBBPF": "/opt/libbpf.so"}))
     assert [(place.path, place.explicit) for place in found] == [
@@ -83,7 +87,8 @@ def test_a_library_that_is_not_libbpf_is_refused_by_name() -> None:
 def test_the_version_and_the_functions_are_checked(tmp_path: Path, source: str, reason: str) -> None:
     code = tmp_path / "fake.c"
     code.write_text(
-        source + " unsigned libbpf_major_version(void) { return a; } unsigned libbpf_minor_version(void) { return b; }"
+        source + " unsigned libbpf_major_version(void) { return a; }"
+        " unsigned libbpf_minor_version(void) { return b; }"
     )
     fake = tmp_path / "libbpf.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", fake, code], check=True)
@@ -110,3 +115,13 @@ def test_the_command_line_of_a_wrong_variable_reaches_the_user(monkeypatch: pyte
     monkeypatch.setattr(library, "_loaded", None)
     with pytest.raises(NotSupported, match=r"RUBYUNWIND_LIBBPF \(/nonexistent/libbpf\.so\)"):
         library.load_library()
+
+
+def test_the_copy_inside_pylibbpf_serves() -> None:
+    """With the wheel installed: its extension file has every function we use, and is not imported."""
+    place = next(place for place in candidates({}) if place.origin == "installed pylibbpf")
+    if place.path is None:
+        pytest.skip("pylibbpf is not installed")
+    opened, _ = open_first(iter([place]))
+    assert opened.version >= (1, 0)
+    assert "pylibbpf" not in sys.modules

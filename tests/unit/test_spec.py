@@ -106,7 +106,7 @@ def test_a_damaged_object_is_refused_with_what_was_found(
 def test_a_truncated_object_is_always_a_decode_error(loader_object: Path, data: st.DataObject) -> None:
     whole = cached_bytes(loader_object)
     size = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(DecodeError, match="cut short|begins with"):
+    with pytest.raises(DecodeError, match=r"cut short|begins with"):
         CollectionSpec.parse(whole[:size])
 
 

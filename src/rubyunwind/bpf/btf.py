@@ -219,7 +219,8 @@ class Btf:
                 if self._resolve(target).kind == FWD:
                     # What clang 14 writes for the element type of an inner map template.
                     raise DecodeError(
-                        f"map {name}: the type of its {attribute} is only declared, write {attribute}_size instead"
+                        f"map {name}: the type of its {attribute} is only declared; "
+                        f"the source must give {attribute}_size"
                     )
                 size = self.size_of(target)
                 if size > 0xFFFFFFFF:

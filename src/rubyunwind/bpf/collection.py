@@ -117,7 +117,8 @@ class Collection:
                 keep=self,
             )
             for item in _each(lib.bpf_object__next_map, pointer)
-            if lib.bpf_map__fd(item) >= 0
+            # From 1.4 on a map that is left out has a descriptor too, of nothing.
+            if lib.bpf_map__autocreate(item) and lib.bpf_map__fd(item) >= 0
         ]
 
     def _fill_tail_calls(self) -> None:

@@ -53,8 +53,8 @@ class Map:
     """A map in the kernel. `max_entries` is what it was created with, sizes are bytes.
 
     Maps of a collection belong to it; those that were created alone (map_factory.py) own their descriptor:
-    close them, or use them as context managers. Errors: KeyError for a key that is not there; BpfError when the
-    map is full or the kernel refuses; LifetimeError after close or fork; ValueError for a wrong size.
+    close them, or use them as context managers. Errors: KeyError for a key that is not there; BpfError when
+    the map is full or the kernel refuses; LifetimeError after close or fork; ValueError for a wrong size.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ _NOISE = re.compile(
 
 
 def reason_of(log: str) -> str:
-    """Return the last line of a verifier log that says why, with the one above it if that does too; else ""."""
+    """Return the last line of a verifier log that says why, with the one above if that does too, or ""."""
     reason: list[str] = []
     for line in reversed(log.splitlines()):
         text = line.strip()

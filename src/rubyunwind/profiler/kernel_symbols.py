@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from pathlib import Path
 
 __all__ = ["KernelSymbols"]
 
 _KALLSYMS = Path("/proc/kallsyms")
-_FUNCTION_TYPES = frozenset(b"tTwW")
+# Lines are "ADDRESS TYPE NAME[\t[MODULE]]"; a module's functions lie outside the kernel's text.
+_FUNCTION = re.compile(rb"^([0-9a-f]+) [tTwW] (.+)$", re.MULTILINE)
 
 
 class KernelSymbols:
@@ -39,21 +41,12 @@ class KernelSymbols:
         except OSError as error:
             self.reason = f"{self._path} cannot be read: {error.strerror}"
             return []
-        # Lines are "ADDRESS TYPE NAME[\t[MODULE]]". A module's functions lie outside the kernel's text.
-        found: list[tuple[int, str]] = []
-        for line in text.splitlines():
-            fields = line.split(None, 3)
-            if len(fields) >= 3 and fields[1][0] in _FUNCTION_TYPES:
-                name = fields[2].decode(errors="replace")
-                if len(fields) > 3:
-                    name += " " + fields[3].decode(errors="replace").strip()
-                found.append((int(fields[0], 16), name))
+        found = sorted((int(address, 16), name) for address, name in _FUNCTION.findall(text))
         if not any(address for address, _ in found):
             self.reason = (
                 f"{self._path} shows no addresses: run as root or with CAP_SYSLOG, and with kernel.kptr_restrict "
                 "at 0 or 1"
             )
             return []
-        found.sort()
-        self._names = [name for _, name in found]
+        self._names = [name.decode(errors="replace").replace("\t", " ") for _, name in found]
         return [address for address, _ in found]

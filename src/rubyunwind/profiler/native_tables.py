@@ -3,30 +3,35 @@
 
 from __future__ import annotations
 
-import logging
+from array import array
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from rubyunwind._native import ffi
 from rubyunwind.abi import (
-    STACK_DELTA_BUCKET_LARGEST,
-    STACK_DELTA_BUCKET_SMALLEST,
     STACK_DELTA_COMMAND_FLAG,
-    StackDeltaPageInfo,
     StackDeltaPageKey,
     UnwindCommand,
-    UnwindInfo,
     UnwindOpcode,
 )
+from rubyunwind.bpf.kinds import MapFlag
 from rubyunwind.bpf.map_factory import create_array
 from rubyunwind.errors import BpfError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rubyunwind.bpf.collection import Collection
-    from rubyunwind.elf.deltas import StackDeltas
+    from rubyunwind.bpf.maps import Map
+    from rubyunwind.elf.deltas import StackDeltas, UnwindInfoTuple
 
 __all__ = ["NativeTables"]
 
 _ROW_SIZE = 4  # struct StackDelta
+# What the template in maps.h has; by mmap 70,000 rows take half a millisecond, by updates 20.
+_ROW_FLAGS = MapFlag.INNER_MAP | MapFlag.MMAPABLE
 _INVALID = STACK_DELTA_COMMAND_FLAG | UnwindCommand.INVALID
+
 
 
 class NativeTables:
@@ -38,38 +43,43 @@ class NativeTables:
 
     def __init__(self, collection: Collection) -> None:
         self._maps = collection.maps
-        self._infos: dict[tuple[int, int, int, int, int], int] = {}
-        self._pages: dict[int, list[bytes]] = {}
+        self._infos: dict[UnwindInfoTuple, int] = {}
+        self._pages: dict[int, bytes] = {}
         self._buckets: dict[int, int] = {}
 
     def __contains__(self, file_id: int) -> bool:
         return file_id in self._buckets
 
-    def add(self, file_id: int, deltas: StackDeltas) -> None:
-        """Make the rows of a file known under `file_id`. Raises BpfError when a map is full."""
-        if file_id in self._buckets:
+    def add(self, files: Mapping[int, StackDeltas]) -> None:
+        """Make the rows of files known, by file id. Raises BpfError when a map is full.
+
+        All go into the bucket that the largest of them needs. A bucket is named after the size of its
+        arrays, a page says which one its file is in, and arrays have the size they need; but the kernel
+        waits some 10 ms (for programs that may use the old value) after each call that changes a map of maps.
+        """
+        new = {file_id: deltas for file_id, deltas in files.items() if file_id not in self._buckets}
+        if not new:
             return
-        # The bucket is the bit length of the number of rows; buckets differ only in name now that the
-        # kernel lets inner arrays have their own size, and the number is part of the map format.
-        bucket = max(STACK_DELTA_BUCKET_SMALLEST, deltas.count.bit_length())
-        if bucket > STACK_DELTA_BUCKET_LARGEST:
-            logging.getLogger(__name__).warning(
-                "%d unwind rows are more than the largest bucket holds; the file's frames stay unwound", deltas.count
-            )
-            return
-        packed = deltas.pack([self._global_id(info) for info in deltas.infos])
-        with create_array(max(deltas.count, 1), _ROW_SIZE, name="stack_deltas") as rows:
-            if deltas.count:
-                rows.fill(packed)
-            self._maps[f"exe_id_to_{bucket}_stack_deltas"][file_id.to_bytes(8, "little")] = rows
-        self._buckets[file_id] = bucket
-        keys, values = [], []
-        for page, first, count in deltas.pages():
-            keys.append(bytes(StackDeltaPageKey(file_id=file_id, page=page)))
-            values.append(bytes(StackDeltaPageInfo(first_delta=first, num_deltas=count, map_id=bucket)))
+        bucket = max(deltas.bucket for deltas in new.values())
+        outer: dict[bytes, Map] = {}
+        with ExitStack() as inner:
+            for file_id, deltas in new.items():
+                rows = create_array(max(deltas.count, 1), _ROW_SIZE, _ROW_FLAGS, name="stack_deltas")
+                outer[file_id.to_bytes(8, "little")] = inner.enter_context(rows)
+                rows.fill(deltas.pack(self._global_ids(deltas.infos)))
+            self._maps[f"exe_id_to_{bucket}_stack_deltas"].update_batch(outer)
+        for file_id, deltas in new.items():
+            self._buckets[file_id] = bucket
+            self._add_pages(file_id, bucket, deltas)
+
+    def _add_pages(self, file_id: int, bucket: int, deltas: StackDeltas) -> None:
+        # Built as C arrays: a mirror object per page would cost more than the system calls.
+        pages = deltas.pages()
+        keys = bytes(ffi.buffer(ffi.new("StackDeltaPageKey[]", [(file_id, page) for page, _, _ in pages])))
+        values = ffi.new("StackDeltaPageInfo[]", [(first, count, bucket) for _, first, count in pages])
         self._pages[file_id] = keys
         try:
-            self._maps["stack_delta_page_to_info"].update_packed(b"".join(keys), b"".join(values))
+            self._maps["stack_delta_page_to_info"].update_packed(keys, bytes(ffi.buffer(values)))
         except BpfError:
             self.remove(file_id)
             raise
@@ -77,27 +87,34 @@ class NativeTables:
     def remove(self, file_id: int) -> None:
         """Forget a file; nothing happens if it is not there. Its rules stay, others may use them."""
         pages = self._maps["stack_delta_page_to_info"]
-        for key in self._pages.pop(file_id, ()):
-            pages.pop(key, None)
+        keys = self._pages.pop(file_id, b"")
+        for at in range(0, len(keys), StackDeltaPageKey.size):
+            pages.pop(keys[at : at + StackDeltaPageKey.size], None)
         bucket = self._buckets.pop(file_id, None)
         if bucket is not None:
             self._maps[f"exe_id_to_{bucket}_stack_deltas"].pop(file_id.to_bytes(8, "little"), None)
 
-    def _global_id(self, info: tuple[int, int, int, int, int]) -> int:
-        """Return what a row refers to this rule by: a command, or an index into unwind_info_array."""
-        if info[0] == UnwindOpcode.COMMAND:
-            return STACK_DELTA_COMMAND_FLAG | info[3]
-        index = self._infos.get(info)
-        if index is None:
-            table = self._maps["unwind_info_array"]
-            index = len(self._infos)
-            if index >= min(table.max_entries, STACK_DELTA_COMMAND_FLAG):
-                return _INVALID  # a stack that needs it ends there, with that reason
-            opcode, fp_opcode, merge_opcode, param, fp_param = info
-            table[index.to_bytes(4, "little")] = bytes(
-                UnwindInfo(
-                    opcode=opcode, fp_opcode=fp_opcode, merge_opcode=merge_opcode, param=param, fp_param=fp_param
-                )
-            )
-            self._infos[info] = index
-        return index
+    def _global_ids(self, infos: Sequence[UnwindInfoTuple]) -> list[int]:
+        """Return what rows refer to each rule by: a command, or an index into unwind_info_array."""
+        table = self._maps["unwind_info_array"]
+        room = min(table.max_entries, STACK_DELTA_COMMAND_FLAG)
+        first = len(self._infos)
+        ids: list[int] = []
+        fresh: list[UnwindInfoTuple] = []
+        for info in infos:
+            if info[0] == UnwindOpcode.COMMAND:
+                ids.append(STACK_DELTA_COMMAND_FLAG | info[3])
+                continue
+            index = self._infos.get(info)
+            if index is None:
+                index = len(self._infos)
+                if index >= room:
+                    ids.append(_INVALID)  # a stack that needs it ends there, with that reason
+                    continue
+                self._infos[info] = index
+                fresh.append(info)
+            ids.append(index)
+        if fresh:
+            keys = array("I", range(first, first + len(fresh))).tobytes()
+            table.update_packed(keys, bytes(ffi.buffer(ffi.new("UnwindInfo[]", fresh))))
+        return ids

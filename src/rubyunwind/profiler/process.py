@@ -24,6 +24,7 @@ from rubyunwind.ruby.symbolize import RubySymbolizer
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.collection import Collection
+    from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.profiler.files import FileCache, MappedFile
     from rubyunwind.profiler.native_tables import NativeTables
@@ -118,19 +119,24 @@ class ProfiledProcess:
 
     def _register(self, code: list[Mapping]) -> None:
         wanted: set[_Entry] = set()
+        fresh: dict[int, StackDeltas] = {}
         for mapping in code:
             file = self._files.open(self.pid, mapping, self._memory)
             if file is None:
                 continue
             try:
-                if file.file_id not in self._tables:
-                    self._tables.add(file.file_id, file.deltas())
+                if file.file_id not in self._tables and file.file_id not in fresh:
+                    fresh[file.file_id] = file.deltas()
                 bias = file.elf.load_bias(mapping.start, mapping.offset if mapping.is_file else 0)
                 packed = encode_bias_and_unwind_program(bias, PROG_UNWIND_NATIVE)
-            except (DecodeError, ValueError, BpfError) as error:
+            except (DecodeError, ValueError) as error:
                 _log.warning("no unwinding through %s: %s", mapping.path, error)
                 continue
             wanted.add((mapping.start, mapping.end, file.file_id, packed))
+        try:
+            self._tables.add(fresh)
+        except BpfError as error:
+            _log.warning("not all unwind rows fit the kernel's tables: %s", error)
         pages = self._maps["pid_page_to_mapping_info"]
         for start, end, _, _ in self._entries - wanted:
             for key in pid_page_keys(self.pid, start, end):

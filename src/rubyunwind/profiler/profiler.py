@@ -180,7 +180,8 @@ class Profiler:
         self._timer.clear()
         self._reports.consume()
         self._reports.records()
-        # Names first: a process that is about to end can still be read.
+        # Processes first: what they have just mapped is missed by every sample until it is registered.
+        wait = self._tracker.run()
         self._traces.consume()
         samples = []
         for cpu, record in self._traces.records():
@@ -188,7 +189,7 @@ class Profiler:
                 samples.append(self._sample(record, cpu))
             except DecodeError:
                 self._malformed += 1
-        self._due = time.monotonic() + min(self._tracker.run(), _PERIOD)
+        self._due = time.monotonic() + min(wait, _PERIOD)
         return samples
 
     def _sample(self, record: memoryview, cpu: int) -> Sample:

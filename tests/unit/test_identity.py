@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rubyunwind.errors import AttachError
+from rubyunwind.process.identity import (
+    ProcessIdentity,
+    check_attachable,
+    parse_status,
+    read_status,
+    threads,
+)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_name_with_brackets_and_spaces_does_not_shift_the_fields() -> None:
+    text = b"42 (a) R (b c) S 1 42 42 0 -1 4194560 " + b"0 " * 12 + b"98765 0 0\n"
+    status = parse_status(42, text)
+    assert (status.comm, status.state, status.start_time) == ("a) R (b c", "S", 98765)
+    assert not status.kernel_thread
+
+
+def test_a_stat_file_of_another_shape_is_refused() -> None:
+    for text in (b"", b"42 (a", b"42 (a) S 1 2"):
+        with pytest.raises(AttachError, match="not understood"):
+            parse_status(42, text)
+
+
+def test_a_process_is_alive_until_it_ends_also_as_a_zombie(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = ProcessIdentity.of(sleeper.pid)
+    assert identity.is_alive()
+    assert identity.comm
+    sleeper.kill()
+    while read_status(sleeper.pid).state != "Z":
+        time.sleep(0.001)
+    assert not identity.is_alive()
+    with pytest.raises(AttachError, match="zombie"):
+        check_attachable(sleeper.pid)
+    sleeper.wait()
+    assert not identity.is_alive()
+    assert identity.comm == ""
+    assert threads(sleeper.pid) == []
+
+
+def test_another_start_time_is_another_process() -> None:
+    now = ProcessIdentity.of(os.getpid())
+    assert now == check_attachable(os.getpid())
+    assert not ProcessIdentity(now.pid, now.start_time - 1).is_alive()
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_a_pid_is_positive(pid: int) -> None:
+    with pytest.raises(AttachError, match="positive"):
+        check_attachable(pid)
+
+
+def test_no_such_process_is_named(sleeper: subprocess.Popen[bytes]) -> None:
+    sleeper.kill()
+    sleeper.wait()
+    with pytest.raises(AttachError, match=f"process {sleeper.pid}: no such process"):
+        check_attachable(sleeper.pid)
+
+
+def test_a_threads_id_is_told_from_a_process() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def run() -> None:
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    ready.wait()
+    try:
+        assert thread.native_id in threads(os.getpid())
+        with pytest.raises(AttachError, match=f"is a thread of process {os.getpid()}"):
+            check_attachable(thread.native_id or 0)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_kernel_thread_runs_no_program() -> None:
+    try:
+        status = read_status(2)
+    except AttachError:
+        pytest.skip("no kernel threads are visible in this PID namespace")
+    if not status.kernel_thread:
+        pytest.skip("no kernel threads are visible in this PID namespace")
+    with pytest.raises(AttachError, match="kernel thread"):
+        check_attachable(2)
+
+
+def test_missing_rights_are_told_with_what_would_help(sleeper: subprocess.Popen[bytes]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user to try it")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            check_attachable(sleeper.pid)
+            message = "attached"
+        except AttachError as error:
+            message = str(error)
+        os.write(writer, message.encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    message = os.read(reader, 1000).decode()
+    os.close(reader)
+    assert "may not be read" in message
+    assert "CAP_SYS_PTRACE" in message
