@@ -99,20 +99,24 @@ def test_children_are_sampled_with_inherit_not_with_inherit_thread(
 
 def test_enable_on_exec_starts_at_exec(collection: Collection) -> None:
     start, go = os.pipe()
+    spun, tell = os.pipe()
     child = os.fork()
     if child == 0:
         os.read(start, 1)
-        spin(0.1)  # not yet
+        spin(0.1)
+        os.write(tell, b"x")
+        os.read(start, 1)
         os.execvp("sh", ["sh", "-c", "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"])
     configure(collection, EMPTY, pid=child)
     with perf_event_open(pid=child, frequency=999, disabled=True, enable_on_exec=True) as event:
         event.attach(collection.programs["native_tracer_entry"])
         os.write(go, b"x")
-        while Path(f"/proc/{child}/comm").read_text() != "sh\n" and os.waitpid(child, os.WNOHANG) == (0, 0):
-            assert metric(collection, RAN_ENTRY) <= 1
+        os.read(spun, 1)
+        assert metric(collection, RAN_ENTRY) == 0
+        os.write(go, b"x")
         os.waitpid(child, 0)
-    os.close(start)
-    os.close(go)
+    for fd in (start, go, spun, tell):
+        os.close(fd)
     assert metric(collection, RAN_ENTRY) > 5
 
 

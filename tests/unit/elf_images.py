@@ -58,7 +58,8 @@ def elf_image(
     body += bytes(-len(body) % 8)
     header = struct.pack(
         "<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1" + bytes(9), elf_type, machine, 1, entry,
-        64 if segments else 0, start + len(body), 0, 64, 56, len(segments), 64, len(headers), len(headers) - 1,
+        64 if segments else 0, start + len(body), 0, 64, 56, len(segments), 64, len(headers),
+        len(headers) - 1,
     )  # fmt: skip
     programs = b"".join(
         struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, size, memory, 4096)
@@ -126,12 +127,16 @@ class EhFrame:
         self.encoding[at] = data[-1] if index >= 0 and data else 0
         return at
 
-    def fde(self, cie: int, start: int, length: int, program: bytes, *, wide: bool = False, base: int = 0) -> int:
+    def fde(
+        self, cie: int, start: int, length: int, program: bytes, *, wide: bool = False, base: int = 0
+    ) -> int:
         id_at = len(self.data) + (12 if wide else 4)
         encoding = self.encoding[cie]
         here = self.address + id_at + 4
         form = {0x0: "Q", 0x2: "H", 0x3: "I", 0x4: "Q", 0xA: "H", 0xB: "I", 0xC: "Q"}[encoding & 0xF]
-        value = (start - {0x00: 0, 0x10: here, 0x30: base}[encoding & 0x70]) % (1 << 8 * struct.calcsize(form))
+        value = (start - {0x00: 0, 0x10: here, 0x30: base}[encoding & 0x70]) % (
+            1 << 8 * struct.calcsize(form)
+        )
         body = struct.pack("<I" + form, id_at - cie, value) + struct.pack("<" + form, length)
         return self.record(body + b"\0" + program, wide=wide)
 

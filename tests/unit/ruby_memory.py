@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up Ruby process: memory in which tests lay out strings, iseqs and method entries as a layout says."""
+"""A made-up Ruby process: memory in which tests put strings, iseqs and method entries as a layout says."""
 
 from __future__ import annotations
 

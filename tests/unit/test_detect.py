@@ -50,7 +50,8 @@ def test_names_that_rubies_have(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/usr/lib/librubberband.so.2", "/usr/bin/jruby.jar", "/usr/bin/rubocop", "/usr/lib/libruby.a", ""]
+    "path",
+    ["/usr/lib/librubberband.so.2", "/usr/bin/jruby.jar", "/usr/bin/rubocop", "/usr/lib/libruby.a", ""],
 )
 def test_names_that_are_something_else(path: str) -> None:
     assert not is_ruby_name(path)
@@ -129,9 +130,21 @@ def test_a_version_without_a_layout_is_refused_by_name(tmp_path: Path, version: 
 
 
 def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
-    with mapped(tmp_path / "libruby.so", fake_ruby(b"banana")) as mappings:
-        with pytest.raises(UnsupportedRuby, match="'banana', which is no version"):
-            find_in(mappings)
+    with (
+        mapped(tmp_path / "libruby.so", fake_ruby(b"banana")) as mappings,
+        pytest.raises(UnsupportedRuby, match="'banana', which is no version"),
+    ):
+        find_in(mappings)
+
+
+def test_a_file_that_calls_something_else_ruby_version_does_not_hide_the_interpreter(tmp_path: Path) -> None:
+    with (
+        mapped(tmp_path / "libruby-tools.so", fake_ruby(b"\1\2\3")) as odd,
+        mapped(tmp_path / "app", fake_ruby(b"3.1.2")) as good,
+    ):
+        runtime = find_in(odd + good)
+    assert runtime is not None
+    assert runtime.mapping.path.endswith("/app")
 
 
 def test_an_interpreter_is_found_whatever_its_files_name(tmp_path: Path) -> None:
@@ -150,10 +163,11 @@ def test_an_interpreter_is_found_whatever_its_files_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "contents", [b"", b"\x7fELF", b"not an ELF file" * 100, fake_ruby(b"3.1.2")[:700], fake_ruby(b"3.1.2", b"ruby_verzion")]
+    "contents",
+    [b"", b"\x7fELF", b"no ELF file" * 100, fake_ruby(b"3.1.2")[:300], fake_ruby(b"3.1.2", b"ruby_verzion")],
 )
 def test_files_that_only_have_the_name_are_no_ruby(tmp_path: Path, contents: bytes) -> None:
-    with mapped(tmp_path / "libruby.so.3.1.2", contents.ljust(4096, b"\0") if contents else bytes(4096)) as mappings:
+    with mapped(tmp_path / "libruby.so.3.1.2", contents.ljust(4096, b"\0")) as mappings:
         assert find_in(mappings) is None
 
 
@@ -161,9 +175,9 @@ def test_a_process_without_ruby_has_none() -> None:
     assert find_in(read_mappings(os.getpid())) is None
 
 
-def image(memory: RubyMemory, version: str, **symbols: int) -> RubyImage:
+def image(memory: RubyMemory, **symbols: int) -> RubyImage:
     found = {name: ImageSymbol(value - BASE, 100) for name, value in symbols.items()}
-    return RubyImage(path=MAPPING.path, bias=BASE, version=version, symbols=found)
+    return RubyImage(path=MAPPING.path, bias=BASE, symbols=found)
 
 
 def stack(memory: RubyMemory, *bodies: tuple[int, int], words: int = 256) -> int:
@@ -189,13 +203,15 @@ def context_symbol(memory: RubyMemory, context: int) -> dict[str, int]:
     return {layout.context_symbol: memory.words(ractor)}
 
 
-@pytest.mark.parametrize("version", ["2.5.0", "2.6.0", "2.7.4", "3.0.0", "3.1.2", "3.2.0", "3.3.8", "3.4.1", "4.0.6"])
+@pytest.mark.parametrize(
+    "version", ["2.5.0", "2.6.0", "2.7.4", "3.0.0", "3.1.2", "3.2.0", "3.3.8", "3.4.1", "4.0.6"]
+)
 def test_every_version_is_described_and_checked(version: str) -> None:
     memory = RubyMemory(find_layout(version).layout)
     frames = [memory.iseq(name, lines=memory.one_line(line)) for line, name in enumerate(("c", "b", "a"), 1)]
     symbols = context_symbol(memory, stack(memory, *frames))
     symbols[memory.layout.interpreter_symbol] = memory.place(bytes(100))
-    runtime = describe_runtime(image(memory, version, **symbols), MAPPING, [], memory)
+    runtime = describe_runtime(image(memory, **symbols), version, MAPPING, [], memory)
     assert runtime.check.result == "good"
     assert runtime.check.frames == 3
     info = runtime.proc_info
@@ -217,13 +233,13 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_reason() -> None:
     ractor = memory.place(bytes(other.ractor_running_ec + 8))
     memory.poke(ractor + other.ractor_running_ec, context)
     symbols = {"ruby_single_main_ractor": memory.words(ractor)}
-    with pytest.raises(UnsupportedRuby, match=r"does not have the layout of 3\.1\.2: .*no frame of the stack"):
-        describe_runtime(image(memory, "3.1.2", **symbols), MAPPING, [], memory)
+    with pytest.raises(
+        UnsupportedRuby, match=r"does not have the layout of 3\.1\.2: .*no frame of the stack"
+    ):
+        describe_runtime(image(memory, **symbols), "3.1.2", MAPPING, [], memory)
     # The right layout can be forced.
     memory.poke(ractor + (memory.layout.ractor_running_ec or 0), context)
-    runtime = describe_runtime(
-        image(memory, "3.1.2", **symbols), MAPPING, [], memory, assume_version="3.3.8"
-    )
+    runtime = describe_runtime(image(memory, **symbols), "3.1.2", MAPPING, [], memory, assume_version="3.3.8")
     assert runtime.check.result == "good"
     assert "the layout of 3.3.8 is assumed; the self-check agrees" in runtime.notes[0]
 
@@ -231,7 +247,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_reason() -> None:
 def test_an_interpreter_that_has_not_started_is_not_refused() -> None:
     memory = RubyMemory(find_layout("3.1.2").layout)
     symbols = {"ruby_single_main_ractor": memory.words(0)}
-    runtime = describe_runtime(image(memory, "3.1.2", **symbols), MAPPING, [], memory)
+    runtime = describe_runtime(image(memory, **symbols), "3.1.2", MAPPING, [], memory)
     assert runtime.check.result == "early"
     assert runtime.running_context(memory) == 0
 
@@ -247,7 +263,7 @@ def test_the_vm_still_knows_the_main_ractor_when_there_are_more() -> None:
     assert memory.layout.vm_main_ractor is not None
     memory.poke(vm + memory.layout.vm_main_ractor, ractor)
     symbols["ruby_current_vm_ptr"] = memory.words(vm)
-    runtime = describe_runtime(image(memory, "3.1.2", **symbols), MAPPING, [], memory)
+    runtime = describe_runtime(image(memory, **symbols), "3.1.2", MAPPING, [], memory)
     assert runtime.running_context(memory) == context
     assert runtime.check.result == "good"
 
@@ -257,5 +273,5 @@ def test_a_stripped_symbol_table_is_found_by_its_shape() -> None:
     memory.words(0x5DEECE66D, 77, 4096, 3, 512)
     table, _ = memory.identifiers(["each"])
     data = ((0, len(memory.block)),)
-    found = RubyImage(path="", bias=BASE, version="3.1.2", data=data)
-    assert describe_runtime(found, MAPPING, [], memory).identifier_table == table
+    found = RubyImage(path="", bias=BASE, data=data)
+    assert describe_runtime(found, "3.1.2", MAPPING, [], memory).identifier_table == table

@@ -23,7 +23,9 @@ class Clock:
         return self.now
 
 
-def process(version: str, names: list[str] | None = None, **options: Any) -> tuple[RubyMemory, Any, dict[str, int]]:
+def process(
+    version: str, names: list[str] | None = None, **options: Any
+) -> tuple[RubyMemory, Any, dict[str, int]]:
     memory = RubyMemory(find_layout(version).layout)
     table, ids = memory.identifiers(names) if names else (0, {})
     runtime: Any = SimpleNamespace(layout=memory.layout, identifier_table=table)
@@ -52,7 +54,9 @@ def test_names_carry_the_class_from_3_3_on_and_labels_from_3_4_on(version: str) 
     memory, symbolizer, ids = process(version, ["run"])
     method = memory.method_entry(memory.klass("Outer::Foo"), ids["run"])
     iseq, body = memory.iseq("run", lines=memory.one_line(1))
-    _, block = memory.iseq("block (2 levels) in run", kind=BLOCK, lines=memory.one_line(2), parent=iseq, local=iseq)
+    _, block = memory.iseq(
+        "block (2 levels) in run", kind=BLOCK, lines=memory.one_line(2), parent=iseq, local=iseq
+    )
     outer = symbolizer.ruby_frame(body, code_of(memory, body), method)
     inner = symbolizer.ruby_frame(block, code_of(memory, block), method)
     assert outer.name == "Outer::Foo#run"
@@ -113,7 +117,9 @@ def test_a_rescue_is_named_after_its_method_from_3_4_on() -> None:
     for version, label in (("3.1.2", "rescue in run"), ("3.3.8", "rescue in run"), ("3.4.1", "Foo#run")):
         memory, symbolizer, ids = process(version, ["run"])
         iseq, _ = memory.iseq("run", lines=memory.one_line(1))
-        _, rescue = memory.iseq("rescue in run", kind=RESCUE, lines=memory.one_line(2), parent=iseq, local=iseq)
+        _, rescue = memory.iseq(
+            "rescue in run", kind=RESCUE, lines=memory.one_line(2), parent=iseq, local=iseq
+        )
         method = 0
         if version != "3.1.2":
             method = memory.method_entry(memory.klass("Foo"), ids["run"])
@@ -167,10 +173,14 @@ def test_bad_addresses_give_unknown_frames_with_the_reason() -> None:
         assert frame.kind == "unknown"
         assert "cannot read" in frame.name
         assert symbolizer.cfunc_frame(address).kind == "unknown"
-    _, body = memory.iseq(lines=memory.one_line(1))
-    assert "outside" in symbolizer.ruby_frame(body, 0x10, 0).name
     _, odd = memory.iseq(kind=77)
     assert "no instruction sequence (type 77)" in symbolizer.ruby_frame(odd, 0, 0).name
+
+
+def test_a_frame_that_compiled_code_has_not_filled_in_has_no_line() -> None:
+    memory, symbolizer, _ = process("3.1.2")
+    _, body = memory.iseq("run", "/a.rb", lines=memory.one_line(1))
+    assert symbolizer.ruby_frame(body, 0x10, 0) == Frame("ruby", "run", "run", "/a.rb", 0)
 
 
 def test_a_known_frame_is_not_read_again_until_the_interval_is_over() -> None:

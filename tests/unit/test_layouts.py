@@ -14,10 +14,22 @@ from rubyunwind.ruby.layouts.series import LAST_PATCH, PATCHES, SERIES
 # local_iseq, sizeof insn entry, line in it, embedded string, last operator id, running_ec, thread.ec,
 # vm.objspace.
 COLUMNS = (
-    "ec_thread_ptr cfp_size cfp_jit_return body_insns_info body_insns_info_size body_succ_index_table "
-    "body_parent_iseq body_local_iseq insn_entry_size insn_entry_line string_embedded last_operator_id "
-    "ractor_running_ec thread_ec vm_objspace"
-).split()
+    "ec_thread_ptr",
+    "cfp_size",
+    "cfp_jit_return",
+    "body_insns_info",
+    "body_insns_info_size",
+    "body_succ_index_table",
+    "body_parent_iseq",
+    "body_local_iseq",
+    "insn_entry_size",
+    "insn_entry_line",
+    "string_embedded",
+    "last_operator_id",
+    "ractor_running_ec",
+    "thread_ec",
+    "vm_objspace",
+)
 TABLE = {
     "2.5.0": (72, 48, None, 112, 200, None, 136, 144, 12, 4, 16, 166, None, 32, 1168),
     "2.5.3": (72, 48, None, 112, 200, None, 136, 144, 12, 4, 16, 166, None, 32, 1168),
@@ -55,10 +67,25 @@ def test_registry_gives_the_offsets_of_each_release(version: str) -> None:
 
 def test_what_never_changed_is_the_same_everywhere() -> None:
     same = (
-        "ec_vm_stack ec_vm_stack_size ec_cfp cfp_pc cfp_iseq cfp_self cfp_ep iseq_body body_type body_iseq_size "
-        "body_iseq_encoded body_location location_pathobj location_base_label location_label ment_def ment_owner "
-        "def_original_id"
-    ).split()
+        "ec_vm_stack",
+        "ec_vm_stack_size",
+        "ec_cfp",
+        "cfp_pc",
+        "cfp_iseq",
+        "cfp_self",
+        "cfp_ep",
+        "iseq_body",
+        "body_type",
+        "body_iseq_size",
+        "body_iseq_encoded",
+        "body_location",
+        "location_pathobj",
+        "location_base_label",
+        "location_label",
+        "ment_def",
+        "ment_owner",
+        "def_original_id",
+    )
     expected = (0, 8, 16, 0, 16, 24, 32, 16, 0, 4, 8, 64, 0, 8, 16, 16, 32, 32)
     for layout in SERIES.values():
         assert tuple(getattr(layout, name) for name in same) == expected, layout.name

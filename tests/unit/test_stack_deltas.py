@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from bisect import bisect_right
 
@@ -18,14 +19,14 @@ from rubyunwind.errors import DecodeError
 COMMAND, CFA, SP, FP, LR, REG, DEREF = 0, 1, 2, 3, 4, 5, 0x80
 INVALID, STOP, PLT, SIGNAL = ((COMMAND, 0, 0, command, 0) for command in range(4))
 
-ADVANCE4 = bytes([0x44])
-RESTORE_RA_UNDEFINED = bytes([0x07, 16])
+RA_UNDEFINED = bytes([0x07, 16])
 
 
 def rows(deltas: StackDeltas) -> list[tuple[int, UnwindInfoTuple]]:
     """Return rows as (offset from TEXT, info)."""
     return [
-        (address - TEXT, deltas.infos[row]) for address, row in zip(deltas.addresses(), deltas.rows(), strict=True)
+        (address - TEXT, deltas.infos[row])
+        for address, row in zip(deltas.addresses(), deltas.rows(), strict=True)
     ]
 
 
@@ -39,8 +40,15 @@ def at(deltas: StackDeltas, address: int) -> UnwindInfoTuple:
     return opcode, fp_opcode, 0, param, fp_param
 
 
-def x86(program: bytes, *, cie: bytes = X86_CIE, length: int = 0x40, text: bytes | None = None, entry: int = 0,
-        name: str = "test") -> StackDeltas:  # fmt: skip
+def x86(
+    program: bytes,
+    *,
+    cie: bytes = X86_CIE,
+    length: int = 0x40,
+    text: bytes | None = None,
+    entry: int = 0,
+    name: str = "test",
+) -> StackDeltas:
     frames = EhFrame()
     frames.fde(frames.cie(cie), TEXT, length, program)
     return extract_stack_deltas(ElfFile(image_of(bytes(frames.end().data), text=text, entry=entry), name))
@@ -96,7 +104,7 @@ def test_a_step_of_three_bytes_or_of_sixteen_is_not_merged() -> None:
 
 
 def test_undefined_return_address_means_stop() -> None:
-    assert rows(x86(RESTORE_RA_UNDEFINED)) == [(0, STOP), (0x40, INVALID)]
+    assert rows(x86(RA_UNDEFINED)) == [(0, STOP), (0x40, INVALID)]
     assert at(arm(bytes([0x07, 30])), 0) == STOP
 
 
@@ -474,7 +482,7 @@ def test_the_bucket_is_the_bit_length_of_the_number_of_rows() -> None:
 
 def test_rows_too_far_apart_are_refused() -> None:
     addresses = struct.pack("<QQ", 0x1000, 1 << 50)
-    with pytest.raises(DecodeError, match="too? far|apart"):
+    with pytest.raises(DecodeError, match="64 KiB apart"):
         StackDeltas(addresses, bytes(4), [INVALID]).pages()
 
 
@@ -489,7 +497,9 @@ def test_a_file_without_rules_gives_an_empty_table() -> None:
 def _sample() -> bytes:
     frames = EhFrame()
     cie = frames.cie(X86_CIE, augmentation=b"zPLR", data=b"\x9b" + bytes(4) + b"\x1b\x1b")
-    frames.fde(cie, TEXT, 64, bytes([0x41, 0x0E, 16, 0x86, 2, 0x0A, 0x44, 0x0B, 0x0F]) + block(breg(7, 8) + b"\x06"))
+    frames.fde(
+        cie, TEXT, 64, bytes([0x41, 0x0E, 16, 0x86, 2, 0x0A, 0x44, 0x0B, 0x0F]) + block(breg(7, 8) + b"\x06")
+    )
     other = frames.cie(X86_CIE, version=3, augmentation=b"zRS")
     frames.fde(other, TEXT + 128, 64, bytes([0x10, 6]) + block(breg(6, 0)), wide=True)
     return bytes(frames.end().data)
@@ -512,8 +522,12 @@ def test_a_section_cut_anywhere_still_gives_a_table(name: str) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(_sample()) - 1), st.integers(0, 255)), max_size=8), st.booleans())
-def test_a_section_with_any_bytes_changed_still_gives_a_table(changes: list[tuple[int, int]], is_arm: bool) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, len(_sample()) - 1), st.integers(0, 255)), max_size=8), st.booleans()
+)
+def test_a_section_with_any_bytes_changed_still_gives_a_table(
+    changes: list[tuple[int, int]], is_arm: bool
+) -> None:
     section = bytearray(_sample())
     for position, value in changes:
         section[position] = value
@@ -538,9 +552,6 @@ def test_a_damaged_file_gives_a_table_or_a_decode_error(position: int, value: in
     # The headers are at the front and at the back.
     where = position if position < 64 else len(image) - (position - 64) - 1
     image[where] = value
-    try:
+    with contextlib.suppress(DecodeError):
         elf = ElfFile(bytes(image[: len(image) - cut]) if cut % 3 else bytes(image))
-        deltas = extract_stack_deltas(elf)
-        deltas.pages()
-    except DecodeError as error:
-        assert str(error)
+        extract_stack_deltas(elf).pages()

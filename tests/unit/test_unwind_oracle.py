@@ -47,7 +47,9 @@ FILES = [
     *filter(None, os.environ.get("RUBYUNWIND_ORACLE_FILES", "").split(":")),
 ]
 
-needs_readelf = pytest.mark.skipif(shutil.which("readelf") is None, reason="binutils' readelf is not installed")
+needs_readelf = pytest.mark.skipif(
+    shutil.which("readelf") is None, reason="binutils' readelf is not installed"
+)
 
 
 @dataclass
@@ -143,21 +145,19 @@ class Expectation:
         if function.signal:
             return {SIGNAL}
         cfa, ra = rules["CFA"], rules.get("ra", "u")
-        if self.arm:
-            stopped = any(at <= address for at in function.undefined)
-        else:
-            stopped = ra == "u"
-        if stopped:
+        if any(at <= address for at in function.undefined) if self.arm else ra == "u":
             return {STOP}
         if not self.arm and ra != "c-8":
             return {INVALID}
         if cfa == "exp":
-            found = {PLT if text == PLT_TEXT else value_of(text, self.names) for text in function.cfa_texts}
-            bases = {base if base == PLT or base is None else base for base in found}
+            bases = {self.expression(text) for text in function.cfa_texts}
         else:
-            register, _, offset = re.split(r"([+-])", cfa)
+            register = re.split("[+-]", cfa)[0]
             bases = {self.base(register, int(cfa[len(register) :]))}
         return {row for base in bases for row in self.complete(base, cfa, rules, function)}
+
+    def expression(self, text: str) -> tuple[int, ...] | None:
+        return PLT if text == PLT_TEXT else value_of(text, self.names)
 
     def base(self, register: str, offset: int) -> tuple[int, ...] | None:
         if not self.arm and register == "rsp" and offset < 8:
@@ -200,7 +200,9 @@ class Expectation:
         return opcode, opcode, 0, param, param + at
 
 
-def lookup(deltas: StackDeltas, addresses: list[int], rows: list[int], address: int) -> tuple[int, ...] | None:
+def lookup(
+    deltas: StackDeltas, addresses: list[int], rows: list[int], address: int
+) -> tuple[int, ...] | None:
     index = bisect_right(addresses, address) - 1
     if index < 0:
         return None
@@ -289,12 +291,16 @@ def linked(obj: bytes) -> bytes:
 
 
 @needs_readelf
-@pytest.mark.skipif(shutil.which("clang") is None, reason="clang, which compiles for aarch64, is not installed")
-@pytest.mark.parametrize("options", [["-O2"], ["-O2", "-fomit-frame-pointer"], ["-O0", "-mbranch-protection=standard"]])
+@pytest.mark.skipif(
+    shutil.which("clang") is None, reason="clang, which compiles for aarch64, is not installed"
+)
+@pytest.mark.parametrize(
+    "options", [["-O2"], ["-O2", "-fomit-frame-pointer"], ["-O0", "-mbranch-protection=standard"]]
+)
 def test_every_row_of_an_aarch64_object_says_what_readelf_says(options: list[str], tmp_path: Path) -> None:
     source, obj = tmp_path / "frames.c", tmp_path / "frames.o"
     source.write_text(SOURCE)
-    flags = ["-fasynchronous-unwind-tables", "-c", str(source), "-o", str(obj), *options]
+    flags = ["-fasynchronous-unwind-tables", "-c", str(source), "-o", str(obj), *options.split()]
     subprocess.run(["clang", "--target=aarch64-linux-gnu", *flags], check=True)
     obj.write_bytes(linked(obj.read_bytes()))
     assert compare(str(obj)) > 10

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The table of unwind rows: gathering them (neighbours merged, rules stored once), and laying them
- * out for the kernel's maps. Where rows come from is in cfi_frames.c, what they mean in cfi_rules.c.
+ * out for the kernel's maps. Where rows come from is in cfi_frames.c, what they mean in
+ * cfi_rules.c.
  */
 #include "cfi_internal.h"
 
@@ -50,7 +51,8 @@ static bool same(const UnwindInfo *a, const UnwindInfo *b) {
 static int intern(row_builder *b, const UnwindInfo *info) {
   cfi_table *t = b->table;
   u32 opcodes = info->opcode | (u32)info->fpOpcode << 8 | (u32)info->mergeOpcode << 16;
-  u32 hash = (opcodes * 0x9e3779b1u) ^ ((u32)info->param * 0x85ebca6bu) ^ ((u32)info->fpParam * 0xc2b2ae35u);
+  u32 hash = (opcodes * 0x9e3779b1u) ^ ((u32)info->param * 0x85ebca6bu) ^
+             ((u32)info->fpParam * 0xc2b2ae35u);
   u32 slot = (hash ^ hash >> 15) % SLOTS;
   /* At most a quarter of the slots is ever taken, so an empty one ends every search. */
   for (; b->slots[slot]; slot = (slot + 1) % SLOTS)
@@ -99,11 +101,13 @@ static void store(row_builder *b, u64 address, UnwindInfo info) {
   t->rows[t->count++] = (u16)index;
 }
 
-/* A push or pop of one register, one or two bytes long, is stored as one row with the one before it. */
+/* A push or pop of one register, one or two bytes long, is stored as one row with the one before
+ * it. */
 static u8 merge_opcode(const UnwindInfo *first, const UnwindInfo *second, u64 distance) {
   s64 step = (s64)second->param - first->param;
   if (distance > 2 || first->opcode == UNWIND_OPCODE_COMMAND || first->opcode != second->opcode ||
-      first->fpOpcode != second->fpOpcode || first->fpParam != second->fpParam || (step != 8 && step != -8))
+      first->fpOpcode != second->fpOpcode || first->fpParam != second->fpParam ||
+      (step != 8 && step != -8))
     return 0;
   return (u8)distance | (step < 0 ? MERGEOPCODE_NEGATIVE : 0);
 }
@@ -141,7 +145,8 @@ int rows_end(row_builder *b) {
 size_t cfi_page_count(const u64 *addresses, size_t count) {
   if (!count)
     return 0;
-  u64 pages = (addresses[count - 1] >> STACK_DELTA_PAGE_BITS) - (addresses[0] >> STACK_DELTA_PAGE_BITS);
+  u64 pages =
+      (addresses[count - 1] >> STACK_DELTA_PAGE_BITS) - (addresses[0] >> STACK_DELTA_PAGE_BITS);
   return pages >= CFI_MAX_PAGES ? CFI_MAX_PAGES + 1 : (size_t)pages + 1;
 }
 
@@ -159,7 +164,8 @@ void cfi_pages(const u64 *addresses, size_t count, cfi_page *pages, size_t page_
   }
 }
 
-void cfi_pack(const u64 *addresses, const u16 *rows, size_t count, const u16 *values, StackDelta *out) {
+void cfi_pack(const u64 *addresses, const u16 *rows, size_t count, const u16 *values,
+              StackDelta *out) {
   for (size_t i = 0; i < count; i++) {
     out[i].addrLow = (u16)(addresses[i] & STACK_DELTA_PAGE_MASK);
     out[i].unwindInfo = values[rows[i]];

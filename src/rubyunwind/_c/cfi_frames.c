@@ -186,7 +186,8 @@ static const cie *find_cie(const reader *r, const fde *f) {
     else
       high = middle;
   }
-  if (low == r->cie_count || r->cies[low].section != f->section || r->cies[low].offset != f->cie_offset)
+  if (low == r->cie_count || r->cies[low].section != f->section ||
+      r->cies[low].offset != f->cie_offset)
     return NULL;
   return &r->cies[low];
 }
@@ -307,11 +308,13 @@ static void add_rows(const reader *r, const fde *f, row_builder *rows) {
     rows_add(rows, p.location, cfi_command(UNWIND_COMMAND_INVALID));
 }
 
-/* Between functions there is no rule; small holes are padding, and a program's entry has no caller. */
+/* Between functions there is no rule; small holes are padding, and a program's entry has no caller.
+ */
 static void add_gap(const cfi_source *source, u64 end, const fde *next, row_builder *rows) {
   if (next && next->start == end)
     return;
-  bool entry = source->entry >= end && source->entry - end <= CFI_GAP && (!next || source->entry < next->start);
+  bool entry = source->entry >= end && source->entry - end <= CFI_GAP &&
+               (!next || source->entry < next->start);
   if (entry)
     rows_add(rows, end, cfi_command(UNWIND_COMMAND_STOP));
   else if (!next || next->start - end > CFI_GAP)

@@ -12,7 +12,8 @@ enum {
   EM_X86_64 = 62, /* elf.h */
   EM_AARCH64 = 183,
 
-  /* DWARF register numbers: System V psABI for AMD64, figure 3.36; DWARF for the Arm 64-bit Architecture */
+  /* DWARF register numbers: System V psABI for AMD64, figure 3.36; DWARF for the Arm 64-bit
+     Architecture */
   X86_FP = 6,
   X86_SP = 7,
   X86_PC = 16,
@@ -96,12 +97,12 @@ typedef enum rule_kind {
   RULE_UNSET,     /* nothing was said */
   RULE_UNDEFINED, /* it is gone */
   RULE_SAME,
-  RULE_OFFSET,    /* saved at CFA + offset */
-  RULE_REGISTER,  /* the value is base + offset */
-  RULE_ADDRESS,   /* saved at base + offset */
-  RULE_DEREF,     /* CFA: *(base + offset) + post; register: saved at that address */
-  RULE_PLT,       /* CFA of a lazy PLT entry */
-  RULE_OTHER,     /* something this table has no word for */
+  RULE_OFFSET,   /* saved at CFA + offset */
+  RULE_REGISTER, /* the value is base + offset */
+  RULE_ADDRESS,  /* saved at base + offset */
+  RULE_DEREF,    /* CFA: *(base + offset) + post; register: saved at that address */
+  RULE_PLT,      /* CFA of a lazy PLT entry */
+  RULE_OTHER,    /* something this table has no word for */
 } rule_kind;
 
 typedef struct rule {
@@ -119,7 +120,8 @@ rule cfi_expression(cursor code);
 UnwindInfo cfi_info(u16 machine, u32 flags, const frame_state *state);
 UnwindInfo cfi_command(UnwindCommand command);
 
-/* Rows on their way into the table: neighbours that say the same, or differ by one push, become one. */
+/* Rows on their way into the table: neighbours that say the same, or differ by one push, become
+ * one. */
 typedef struct row_builder {
   cfi_table *table;
   size_t row_capacity, info_capacity;

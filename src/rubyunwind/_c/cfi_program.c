@@ -32,7 +32,8 @@ enum {
   CFA_VAL_OFFSET = 0x14,
   CFA_VAL_OFFSET_SF = 0x15,
   CFA_VAL_EXPRESSION = 0x16,
-  /* binutils include/dwarf2.def; DWARF for the Arm 64-bit Architecture, table of call frame instructions */
+  /* binutils include/dwarf2.def; DWARF for the Arm 64-bit Architecture, table of call frame
+     instructions */
   CFA_MIPS_ADVANCE_LOC8 = 0x1d,
   CFA_AARCH64_NEGATE_RA_STATE_WITH_PC = 0x2c,
   CFA_AARCH64_NEGATE_RA_STATE = 0x2d,
@@ -109,7 +110,8 @@ static void set(const program *p, frame_state *s, u16 column, rule r) {
 }
 
 static void set_offset(const program *p, frame_state *s, u16 column, u64 factored) {
-  set(p, s, column, (rule){.kind = RULE_OFFSET, .offset = (s64)(factored * (u64)p->cie->data_align)});
+  set(p, s, column,
+      (rule){.kind = RULE_OFFSET, .offset = (s64)(factored * (u64)p->cie->data_align)});
 }
 
 static void restore(const program *p, frame_state *s, u16 column) {
@@ -144,7 +146,8 @@ static void emit(program *p, const frame_state *s) {
     rows_add(p->rows, p->location, cfi_info(p->machine, p->flags, s));
 }
 
-/* The rules so far hold up to `location`. False when that is behind the end: nothing more matters. */
+/* The rules so far hold up to `location`. False when that is behind the end: nothing more matters.
+ */
 static bool advance(program *p, const frame_state *s, u64 location) {
   if (!p->rows || location == p->location)
     return true;

@@ -31,7 +31,8 @@ enum {
  *     rsp + 8 + ((rip & 15) >= 11) << 3
  */
 static const u8 plt_expression[] = {
-    OP_BREG0 + X86_SP, 8, OP_BREG0 + X86_PC, 0, OP_LIT15, OP_AND, OP_LIT11, OP_GE, OP_LIT3, OP_SHL, OP_PLUS,
+    OP_BREG0 + X86_SP, 8,     OP_BREG0 + X86_PC, 0,      OP_LIT15, OP_AND,
+    OP_LIT11,          OP_GE, OP_LIT3,           OP_SHL, OP_PLUS,
 };
 
 static s64 add(s64 a, s64 b) { return (s64)((u64)a + (u64)b); }
@@ -68,7 +69,8 @@ rule cfi_expression(cursor code) {
   const rule other = {.kind = RULE_OTHER, .base = NO_REGISTER};
   rule result = {.kind = RULE_REGISTER};
 
-  if (left(&code) == sizeof plt_expression && !memcmp(code.at, plt_expression, sizeof plt_expression)) {
+  if (left(&code) == sizeof plt_expression &&
+      !memcmp(code.at, plt_expression, sizeof plt_expression)) {
     result.kind = RULE_PLT;
     return result;
   }
@@ -180,8 +182,8 @@ static UnwindInfo x86_info(u32 flags, const frame_state *s) {
 /*
  * Here the second half of a row says where the return address is. Relative to sp or fp it also
  * tells the unwinder about the frame pointer: a return address at base + 8 means that base points
- * to a frame record, whose first word is the caller's frame pointer. So that form is kept for frames
- * which have such a record, and the others name the same place relative to the CFA.
+ * to a frame record, whose first word is the caller's frame pointer. So that form is kept for
+ * frames which have such a record, and the others name the same place relative to the CFA.
  */
 static UnwindInfo arm_info(const frame_state *s) {
   const UnwindInfo invalid = cfi_command(UNWIND_COMMAND_INVALID);

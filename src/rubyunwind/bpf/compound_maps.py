@@ -96,7 +96,11 @@ class MapOfMaps(Map):
         from rubyunwind.bpf.map_factory import wrap_map
 
         number = int.from_bytes(raw, sys.byteorder)
-        fd = check(self._lib.bpf_map_get_fd_by_id(number), f"open inner map {number} of {self.name}")
+        fd = check(
+            self._lib.bpf_map_get_fd_by_id(number),
+            f"open inner map {number} of {self.name}",
+            "maps are opened by id with CAP_SYS_ADMIN only",
+        )
         resource = Resource(f"inner map {number} of {self.name}", lambda: os.close(fd))
         try:
             info = ffi.new("struct bpf_map_info *")

@@ -44,7 +44,9 @@ class TableCache:
         if directory < 0:
             return None
         try:
-            fd = os.open(_name(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+            fd = os.open(
+                _name(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory
+            )
             with open(fd, "rb") as file:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ENTRY:
@@ -72,7 +74,7 @@ class TableCache:
         header = _HEADER.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(payload), len(payload), digest)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
+            with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
                 file.write(header)
                 file.write(payload)
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -24,6 +24,7 @@ UnwindInfoTuple = tuple[int, int, int, int, int]
 
 FEW_ROWS = 20  # below that the separate debug file is looked at, too
 MAX_SPANS = 64
+MAX_CODE = 16 << 20  # bytes of a span in which signal trampolines are looked for by their code
 
 PT_GNU_EH_FRAME = 0x6474E550  # elf.h
 _EH_FRAME_HDR_PCREL = bytes([1, 0x1B])  # version 1, pointer to .eh_frame as DW_EH_PE_pcrel | sdata4
@@ -203,7 +204,7 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
     wanted = sorted(elf.executable_spans)[:MAX_SPANS]
     spans = ffi.new("cfi_span[]", len(wanted))
     for slot, (start, end, offset) in zip(spans, wanted, strict=True):
-        code = _code(elf, offset, end - start)
+        code = elf.read(offset, min(end - start, MAX_CODE))
         keep.append(ffi.from_buffer("u8[]", code))
         slot.start, slot.end, slot.code, slot.code_size = start, end, keep[-1], len(code)
     got = elf.section(".got.plt") or elf.section(".got")
@@ -231,10 +232,6 @@ def _flags(elf: ElfFile) -> int:
     flags = int(lib.CFI_RELOCATABLE) if elf.type == ET_REL else 0
     # OpenSSL's assembly bases frames on rax, r11 and others; anywhere else that is too rare to carry
     # the registers for it.
-    if os.path.basename(elf.name).startswith("libcrypto.so."):
+    if Path(elf.name).name.startswith("libcrypto.so."):
         flags |= int(lib.CFI_ALLOW_REGISTERS)
     return flags
-
-
-def _code(elf: ElfFile, offset: int, size: int) -> bytes:
-    return elf.read(offset, size)

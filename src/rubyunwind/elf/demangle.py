@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Callable
@@ -39,10 +40,11 @@ def _growth(name: str) -> float:
 @lru_cache(maxsize=1)
 def _demangler() -> Callable[[str], str] | None:
     try:
-        from pydemumble import demangle as function
+        library = importlib.import_module("pydemumble")
     except ImportError:
         return None
-    return function  # type: ignore[no-any-return]
+    function: Callable[[str], str] = library.demangle
+    return function
 
 
 @lru_cache(maxsize=8192)

@@ -100,7 +100,7 @@ class ElfFile:
         self.path = path
         header = self.read(0, _EHDR.size) if size >= _EHDR.size else b""
         if header[:4] != b"\x7fELF":
-            raise DecodeError(f"{name} is no ELF file: {size} bytes that begin with {header[:4].hex() or 'none'}")
+            raise DecodeError(f"{name} is no ELF file: {size} bytes, which begin {header[:4].hex()}")
         if header[4] != 2 or header[5] != 1:
             kind = {1: "32-bit", 2: "64-bit"}.get(header[4], f"class {header[4]}")
             order = {1: "little-endian", 2: "big-endian"}.get(header[5], f"byte order {header[5]}")
@@ -113,7 +113,8 @@ class ElfFile:
         self._phentsize, self._phnum, self._shentsize, self._shnum, self._shstrndx = fields[9:14]
         if self.machine not in (EM_X86_64, EM_AARCH64):
             raise DecodeError(
-                f"{name} is an ELF file for machine {self.machine}; only x86_64 (62) and aarch64 (183) are read"
+                f"{name} is an ELF file for machine {self.machine}; "
+                "only x86_64 (62) and aarch64 (183) are read"
             )
 
     @classmethod
@@ -133,7 +134,9 @@ class ElfFile:
             status = os.fstat(fd)
             name = name or f"descriptor {fd}"
             if not stat.S_ISREG(status.st_mode):
-                raise DecodeError(f"{name} is no regular file (mode {status.st_mode:o}), so no ELF file is read")
+                raise DecodeError(
+                    f"{name} is no regular file (mode {status.st_mode:o}), so no ELF file is read"
+                )
             self._begin(lambda offset, length: os.pread(fd, length, offset), status.st_size, name, None, fd)
         except BaseException:
             os.close(fd)
@@ -166,13 +169,19 @@ class ElfFile:
         except OSError as error:
             raise DecodeError(f"{self.name}: reading at offset {offset:#x}: {error.strerror}") from None
         if len(data) != length:
-            raise DecodeError(f"{self.name}: got {len(data)} of {length} bytes at {offset:#x}: the file shrank")
+            raise DecodeError(
+                f"{self.name}: got {len(data)} of {length} bytes at {offset:#x}: the file shrank"
+            )
         return data
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """Program headers in file order; empty when the table is missing or does not fit the file."""
-        if self._phentsize != _PHDR.size or not self._phoff or self._phnum * _PHDR.size + self._phoff > self.size:
+        if (
+            self._phentsize != _PHDR.size
+            or not self._phoff
+            or self._phnum * _PHDR.size + self._phoff > self.size
+        ):
             return ()
         table = self.read(self._phoff, self._phnum * _PHDR.size)
         return tuple(
@@ -246,7 +255,12 @@ class ElfFile:
         raise DecodeError(f"{self.name}: {length} bytes at address {address:#x} are in no loaded segment")
 
     def load_bias(
-        self, mapping_start: int, mapping_offset: int, *, executable: bool = True, page_size: int = mmap.PAGESIZE
+        self,
+        mapping_start: int,
+        mapping_offset: int,
+        *,
+        executable: bool = True,
+        page_size: int = mmap.PAGESIZE,
     ) -> int:
         """Return runtime address minus ELF virtual address for a mapping of this file.
 
@@ -264,7 +278,9 @@ class ElfFile:
             ):
                 best = segment
         if best is None:
-            raise DecodeError(f"{self.name}: file offset {mapping_offset:#x} of a mapping is in no loaded segment")
+            raise DecodeError(
+                f"{self.name}: file offset {mapping_offset:#x} of a mapping is in no loaded segment"
+            )
         return mapping_start - (best.address + mapping_offset - best.offset)
 
     @cached_property
@@ -273,7 +289,9 @@ class ElfFile:
 
         Only what the file really holds counts, so a made-up size cannot stretch a span.
         """
-        spans = [(s.address, s.file_size, s.offset) for s in self.segments if s.type == PT_LOAD and s.executable]
+        spans = [
+            (s.address, s.file_size, s.offset) for s in self.segments if s.type == PT_LOAD and s.executable
+        ]
         if not spans:
             found = (s for s in self.sections if s.executable and s.type != SHT_NOBITS)
             spans = [(s.address, s.size, s.offset) for s in found]

@@ -48,8 +48,14 @@ class LiveMemory:
         try:
             self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            advice = "run as root or with CAP_SYS_PTRACE" if error.errno in (errno.EACCES, errno.EPERM) else "it has ended"
-            raise AttachError(f"process {pid}: its memory cannot be opened: {error.strerror}; {advice}") from None
+            advice = (
+                "run as root or with CAP_SYS_PTRACE"
+                if error.errno in (errno.EACCES, errno.EPERM)
+                else "it has ended"
+            )
+            raise AttachError(
+                f"process {pid}: its memory cannot be opened: {error.strerror}; {advice}"
+            ) from None
 
     def read(self, address: int, length: int) -> bytes:
         """See Memory.read."""

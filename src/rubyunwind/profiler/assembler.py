@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from rubyunwind.abi import FrameMarker, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
+from rubyunwind.profiler.placement import place_ruby_frames
 from rubyunwind.profiler.reasons import incompleteness
 from rubyunwind.profiler.sample import Frame, Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rubyunwind.abi import Frame as TraceFrame
     from rubyunwind.abi import Trace
     from rubyunwind.bpf.maps import Map
@@ -74,7 +77,10 @@ class Assembler:
         caller: Frame | None = None
         root_file = 0
         # Root first: a C function has the place of the Ruby frame that called it.
-        for item in reversed(trace.frames):
+        items: Sequence[TraceFrame] = trace.frames
+        if process is not None and process.interpreter is not None:
+            items = place_ruby_frames(items, process.interpreter.holds)
+        for item in reversed(items):
             kind = item.kind
             if kind == FrameMarker.ABORT:
                 continue  # it is the reason, not a place
@@ -94,8 +100,8 @@ class Assembler:
             frames.append(frame)
         frames.reverse()
         kernel = self._kernel_stack(trace.kernel_stack_id) if trace.kernel_stack_id >= 0 else ()
-        interpreter = process is not None and root_file in process.interpreter_files
-        return (*kernel, *frames), incompleteness(trace, interpreter)
+        loop = process.interpreter if process is not None else None
+        return (*kernel, *frames), incompleteness(trace, loop is not None and loop.file_id == root_file)
 
     def _native(self, item: TraceFrame) -> Frame:
         file = self._tracker.files.by_id(item.file_id)

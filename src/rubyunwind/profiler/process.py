@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import (
@@ -23,6 +24,7 @@ from rubyunwind.ruby.detect import find_ruby
 from rubyunwind.ruby.symbolize import RubySymbolizer
 
 if TYPE_CHECKING:
+    from rubyunwind.abi import Frame as TraceFrame
     from rubyunwind.bpf.collection import Collection
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.mappings import Mapping
@@ -30,12 +32,26 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.native_tables import NativeTables
     from rubyunwind.ruby.detect import RubyRuntime
 
-__all__ = ["ProfiledProcess"]
+__all__ = ["InterpreterLoop", "ProfiledProcess"]
 
 # start, end, file id, packed bias and program: what one executable mapping is to the kernel side.
 _Entry = tuple[int, int, int, int]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterLoop:
+    """The function that runs Ruby code: ELF virtual addresses in a file, both ends inclusive."""
+
+    file_id: int
+    lower: int
+    upper: int
+
+    def holds(self, frame: TraceFrame) -> bool:
+        """Whether a native frame of a trace is in it."""
+        address = frame.addr_or_line - frame.return_address
+        return frame.file_id == self.file_id and self.lower <= address <= self.upper
 
 
 class ProfiledProcess:
@@ -51,7 +67,7 @@ class ProfiledProcess:
         self.ruby: RubyRuntime | None = None
         self.symbolizer: RubySymbolizer | None = None
         self.refusal: UnsupportedRuby | None = None
-        self.interpreter_files: set[int] = set()
+        self.interpreter: InterpreterLoop | None = None
         self._maps = collection.maps
         self._files = files
         self._tables = tables
@@ -115,7 +131,7 @@ class ProfiledProcess:
         self._probe = _first_address(self.pid)
         self._seen = []
         self.ruby, self.symbolizer, self.refusal = None, None, None
-        self.interpreter_files = set()
+        self.interpreter = None
 
     def _register(self, code: list[Mapping]) -> None:
         wanted: set[_Entry] = set()
@@ -177,7 +193,7 @@ class ProfiledProcess:
             self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(
                 OffsetRange(lower_offset=entry.lower, upper_offset=entry.upper, program_index=PROG_UNWIND_RUBY)
             )
-        self.interpreter_files = {file.file_id}
+            self.interpreter = InterpreterLoop(file.file_id, entry.lower, entry.upper)
         if self.symbolizer is None or self.ruby is None or self.ruby.identifier_table != ruby.identifier_table:
             self.symbolizer = RubySymbolizer(self._memory, ruby)
         self.ruby = ruby

@@ -20,7 +20,7 @@ from rubyunwind.profiler.ticks import Ticks
 from rubyunwind.profiler.tracker import ProcessTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from rubyunwind.bpf.collection import Collection
 
@@ -41,9 +41,10 @@ _FEW = {
 _STACK_PTREGS_OFFSET = {"x86_64": 16384 - 168, "aarch64": 16384 - 336}
 
 _TRACE_PAGES = 64
-# Traces wait for the timer or for a ring that is half full, whichever comes first; the kernel wakes at half.
-_NEVER = 1 << 20
-# Seconds between looks at the rings. Ruby's names are read from the process: not long after it was sampled.
+# A wake-up every so many traces on a CPU: about a hundred a second. Ruby's names are read from the process,
+# and code that is evaluated once is gone soon after it was sampled.
+_WAKE_UPS = 100
+# Seconds between looks at the rings when nothing woke us.
 _PERIOD = 0.025
 
 
@@ -53,7 +54,7 @@ class Profiler:
     `pids` are the processes, `rate` is samples a second of CPU time of each thread, `all_processes` takes
     everything that runs on the machine. Processes that a profiled one forks are profiled too unless
     `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
-    can be waited for in any event loop.
+    can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name.
 
     Raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an old
     kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
@@ -68,6 +69,7 @@ class Profiler:
         rate: int = 99,
         children: bool = True,
         debug_tracer: bool = False,
+        map_sizes: Mapping[str, int] | None = None,
     ) -> None:
         if rate < 1:
             raise ValueError(f"a rate of {rate} Hz: it must be 1 or more")
@@ -76,6 +78,7 @@ class Profiler:
         self._rate = rate
         self._children = children
         self._debug = debug_tracer
+        self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._truncated = 0
         self._failed: Tally[str] = Tally()
@@ -91,7 +94,7 @@ class Profiler:
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
             self._traces = stack.enter_context(
-                PerfBuffer(maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=_NEVER)
+                PerfBuffer(maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=max(1, self._rate // _WAKE_UPS))
             )
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
             self._timer.watch(self._traces.fileno())
@@ -116,7 +119,7 @@ class Profiler:
         import os
 
         spec = load_collection_spec(self._debug)
-        collection = spec.load(max_entries={} if self._all else _FEW)
+        collection = spec.load(max_entries=self._sizes)
         offset = _STACK_PTREGS_OFFSET.get(os.uname().machine, 0)
         collection.maps["system_config"][bytes(4)] = bytes(SystemConfig(stack_ptregs_offset=offset))
         return collection

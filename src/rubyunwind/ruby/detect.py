@@ -111,10 +111,22 @@ def find_ruby(
     `assume_version` takes that release's layout whatever the process says. Raises UnsupportedRuby when
     there is a Ruby, but no layout for its version, or the layout does not fit what is found in the process.
     """
+    odd: UnsupportedRuby | None = None
     for mapping in candidates(mappings):
         image = _open_image(pid, mapping)
-        if image is not None and image.symbol(VERSION_SYMBOL) is not None:
-            return describe_runtime(image, mapping, mappings, memory, assume_version=assume_version)
+        if image is None or image.symbol(VERSION_SYMBOL) is None:
+            continue
+        version = image.version or _version_in_memory(image, memory)
+        try:
+            parse_version(version)
+        except ValueError:
+            # Some other program may have a variable of that name: look on.
+            text = f"{image.path} defines ruby_version, but it says {version!r}, which is no version"
+            odd = odd or UnsupportedRuby(text, found=version)
+            continue
+        return describe_runtime(image, version, mapping, mappings, memory, assume_version=assume_version)
+    if odd is not None:
+        raise odd
     return None
 
 
@@ -134,20 +146,14 @@ def _open_image(pid: int, mapping: Mapping) -> RubyImage | None:
 
 def describe_runtime(
     image: RubyImage,
+    version: str,
     mapping: Mapping,
     mappings: Sequence[Mapping],
     memory: Memory,
     *,
     assume_version: str | None = None,
 ) -> RubyRuntime:
-    """Make a RubyRuntime of the file that holds Ruby. Raises UnsupportedRuby, see find_ruby."""
-    version = image.version or _version_in_memory(image, memory)
-    try:
-        number = version_number(parse_version(version))
-    except ValueError:
-        raise UnsupportedRuby(
-            f"{image.path} defines ruby_version, but it says {version!r}, which is no version", found=version
-        ) from None
+    """Make a RubyRuntime of the file that holds Ruby `version`. Raises UnsupportedRuby, see find_ruby."""
     match = find_layout(assume_version or version, aarch64=image.aarch64)
     layout = match.layout
     exact = match.exact and assume_version is None
@@ -168,7 +174,7 @@ def describe_runtime(
     table = _identifier_table(image, memory, layout)
     return RubyRuntime(
         version=version,
-        version_number=number,
+        version_number=info.version,
         layout=layout,
         layout_version=match.version,
         mapping=mapping,

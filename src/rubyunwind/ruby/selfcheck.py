@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.ruby.labels import read_iseq_body
-from rubyunwind.ruby.lines import position_of
+from rubyunwind.ruby.lines import BadLineTable, position_of
 from rubyunwind.ruby.stack_walk import walk_stack
 
 if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.labels import IseqBody
     from rubyunwind.ruby.layouts import Layout
 
 __all__ = ["SelfCheck", "check_stack"]
 
 _MOST_FRAMES = 64
-_LONGEST_LINE = 10_000_000
+_LAST_LINE = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +35,36 @@ def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
     """Walk the newest frames of `context` and judge them.
 
     Every Ruby frame must have an iseq whose path and label are Strings (they may be empty or odd: eval
-    takes any name), a pc inside of it, and a believable line. The process may be running meanwhile, so a
-    bad result can come from a stack that changed under the walk: the caller repeats the check before it
-    believes it.
+    takes any name), and most a pc inside of it with a believable line (compiled code leaves some unset).
+    The process may be running meanwhile, so a bad result can come from a stack that changed under the
+    walk: the caller repeats the check before it believes it.
     """
     if not context:
         return SelfCheck("early", "the interpreter has not started yet")
-    frames = 0
+    frames = without_line = 0
     try:
         for frame in walk_stack(memory, layout, context, limit=_MOST_FRAMES):
             if frame.kind != "ruby":
                 continue
             frames += 1
-            reason = _fault(memory, layout, frame.iseq_body, frame.pc)
-            if reason:
-                return SelfCheck("bad", f"Ruby frame {frames} from the leaf: {reason}", frames)
+            body = read_iseq_body(memory, layout, frame.iseq_body)
+            without_line += not _has_line(body, frame.pc)
     except RubyUnwindError as error:
-        return SelfCheck("bad", str(error), frames)
+        return SelfCheck(
+            "bad", f"Ruby frame {frames} from the leaf: {error}" if frames else str(error), frames
+        )
     if not frames:
         return SelfCheck("early", "no Ruby code runs yet")
+    if 2 * without_line > frames:
+        return SelfCheck(
+            "bad", f"{without_line} of {frames} Ruby frames have a pc outside of their code", frames
+        )
     return SelfCheck("good", frames=frames)
 
 
-def _fault(memory: Memory, layout: Layout, address: int, pc: int) -> str:
-    """Return what is wrong with a frame, or ""."""
+def _has_line(body: IseqBody, pc: int) -> bool:
     try:
-        body = read_iseq_body(memory, layout, address)
         line = body.lines.line(position_of(pc, body.iseq_encoded, body.iseq_size))
-    except RubyUnwindError as error:
-        return str(error)
-    return "" if -_LONGEST_LINE < line < _LONGEST_LINE else f"its line is {line}"
+    except BadLineTable:
+        return False
+    return -_LAST_LINE < line < _LAST_LINE

@@ -11,7 +11,7 @@ from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.identifiers import IdentifierTable
 from rubyunwind.ruby.labels import IseqBody, iseq_fingerprint, read_iseq_body, readable_label
-from rubyunwind.ruby.lines import position_of
+from rubyunwind.ruby.lines import BadLineTable, position_of
 from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
 
 if TYPE_CHECKING:
@@ -118,7 +118,11 @@ class RubySymbolizer:
         return Frame("cfunc", name, name if self._layout.qualified_labels else method.label, path, line)
 
     def _ruby_frame(self, body: IseqBody, pc: int, method: _Method | None) -> Frame:
-        line = body.lines.line(position_of(pc, body.iseq_encoded, body.iseq_size))
+        try:
+            line = body.lines.line(position_of(pc, body.iseq_encoded, body.iseq_size))
+        except BadLineTable:
+            # Compiled code (YJIT) leaves a new frame's pc unset until its first call: the line is unknown.
+            line = 0
         if self._layout.class_classpath is None:
             return Frame("ruby", body.label, body.label, body.path, line)
         name = readable_label(self._memory, self._layout, body, method.prefix if method is not None else "")
