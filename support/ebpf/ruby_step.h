@@ -9,6 +9,8 @@
 enum {
   RUBY_FRAME_MAGIC_MASK = 0x7fff0001,
   RUBY_FRAME_MAGIC_CFUNC = 0x55550001,
+  RUBY_FRAME_MAGIC_IFUNC = 0x66660001,
+  RUBY_FRAME_MAGIC_DUMMY = 0x79990001,
   RUBY_ENV_FLAG_LOCAL = 0x0002,
   RUBY_FRAME_FLAG_FINISH = 0x0020,
   RUBY_FRAME_FLAG_BMETHOD = 0x0040,
@@ -135,7 +137,10 @@ INLINE u64 method_entry_of(RubyUnwindScratchSpace *scratch) {
   return 0;
 }
 
-/* ruby_frame pushes the Ruby frame in the record's scratch; a pc outside its iseq is no frame. */
+/*
+ * ruby_frame pushes the Ruby frame in the record's scratch. A pc outside its iseq is not reported (compiled
+ * code leaves it unset until its first call): the frame goes without.
+ */
 INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 iseq, u64 pc) {
   u64 body = 0;
   u64 encoded = 0;
@@ -153,7 +158,7 @@ INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 
     return ERR_RUBY_READ_ISEQ_SIZE;
   }
   if (pc - encoded > (u64)size * ruby->size_of_value)
-    return ERR_OK;
+    pc = 0;
   u64 method_entry = method_entry_of(&record->rubyUnwindScratch);
   ErrorCode error = push_with_max_frames(&record->trace, body, pc, FRAME_MARKER_RUBY, 0, method_entry,
                                          MAX_NON_ERROR_FRAME_UNWINDS);
@@ -191,16 +196,17 @@ INLINE ErrorCode ruby_step(PerCPURecord *record, const RubyProcInfo *ruby, u32 *
   }
   flags = scratch->env[ENV_FLAGS];
 
-  if (iseq && pc) {
-    ErrorCode error = ruby_frame(record, ruby, iseq, pc);
-    if (error)
-      return error;
-  } else if ((flags & RUBY_FRAME_MAGIC_MASK) == RUBY_FRAME_MAGIC_CFUNC) {
+  u64 magic = flags & RUBY_FRAME_MAGIC_MASK;
+  if (magic == RUBY_FRAME_MAGIC_CFUNC) {
     u64 method_entry = scratch->env[ENV_ME_CREF] & 0xffffffffffffULL;
     ErrorCode error = push(&record->trace, method_entry, 0, FRAME_MARKER_RUBY_CFUNC);
     if (error)
       return error;
     increment_metric(metricID_UnwindRubyFrames);
+  } else if (iseq && (pc || (magic != RUBY_FRAME_MAGIC_IFUNC && magic != RUBY_FRAME_MAGIC_DUMMY))) {
+    ErrorCode error = ruby_frame(record, ruby, iseq, pc);
+    if (error)
+      return error;
   } /* else a block made of a C function, or a dummy: Ruby shows neither */
 
   if (cfp == last)

@@ -5,12 +5,6 @@
 #include "ruby_step.h"
 #include "user_regs.h"
 
-enum {
-  /* Native frames per run of unwind_native: what lies between two Ruby stacks should fit in one run,
-   * as each bounce between Ruby and C takes two of the tail calls there are. */
-  NATIVE_FRAMES_PER_PROGRAM = 8
-};
-
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* push_kernel_stack puts kernel frames into the record itself. */
@@ -89,21 +83,30 @@ int native_tracer_entry(struct bpf_perf_event_data *ctx) {
   return 0;
 }
 
+/*
+ * One native step as a global function: the verifier looks at it once, however often it is called, so
+ * that all native frames between two Ruby stacks are unwound in one run. Each bounce between Ruby and C
+ * takes two of the few tail calls there are; native frames must not take more.
+ * Returns the next unwinder; the error is in the record.
+ */
+__attribute__((noinline)) int take_native_step(void) {
+  u32 unwinder = PROG_UNWIND_STOP;
+  PerCPURecord *record = get_per_cpu_record();
+  if (record)
+    record->state.unwind_error = native_step(record, &unwinder);
+  return unwinder;
+}
+
 SEC("perf_event")
 int unwind_native(struct bpf_perf_event_data *ctx) {
   PerCPURecord *record = get_per_cpu_record();
   if (!record)
     return -1;
   Trace *trace = &record->trace;
-  u32 unwinder = PROG_UNWIND_STOP;
-  ErrorCode error = ERR_OK;
-  for (int i = 0; i < NATIVE_FRAMES_PER_PROGRAM; i++) {
-    error = native_step(record, &unwinder);
-    if (unwinder != PROG_UNWIND_NATIVE)
-      break;
-  }
-  record->state.unwind_error = error;
-  if (error == ERR_NATIVE_ZERO_PC)
+  u32 unwinder = PROG_UNWIND_NATIVE;
+  for (int i = 0; i < MAX_FRAME_UNWINDS && unwinder == PROG_UNWIND_NATIVE; i++)
+    unwinder = take_native_step();
+  if (record->state.unwind_error == ERR_NATIVE_ZERO_PC)
     trace->flags |= TRACE_NATIVE_ROOT;
   /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the Ruby
    * stack has no native frame then, and comes now. */

@@ -62,7 +62,8 @@ def test_a_name_that_would_grow_to_gigabytes_comes_back_unchanged() -> None:
         return "_Z1fSt4pairIiiE" + "".join(f"S_IS{digits[i]}_S{digits[i]}_E" for i in range(steps))
 
     assert len(demangle(bomb(3))) > 400
-    assert demangle(bomb(30)) == bomb(30)
+    for steps in (10, 16, 30):
+        assert demangle(bomb(steps)) == bomb(steps)
     pack = "_Z1fI" + "J" + "i" * 400 + "EEv" + "DpSt4pairIT_DpSt4pairIT_DpT_EE"
     assert demangle(pack) == pack
 

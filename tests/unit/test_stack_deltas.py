@@ -480,6 +480,18 @@ def test_the_bucket_is_the_bit_length_of_the_number_of_rows() -> None:
     assert [bucket(count) for count in (1, 255, 256, 511, 512)] == [8, 8, 9, 9, 10]
 
 
+def test_more_rules_than_the_map_holds_end_in_invalid_rows() -> None:
+    program = b"".join(bytes([0x44, 0x0E]) + uleb(16 + 24 * number) for number in range(17000))
+    frames = EhFrame()
+    frames.fde(frames.cie(X86_CIE), TEXT, 0x12000, program)
+    image = image_of(bytes(frames.end().data), text=bytes(0x20000))
+    deltas = extract_stack_deltas(ElfFile(image))
+    assert deltas.truncated
+    assert len(deltas.infos) == 16384
+    assert at(deltas, 4 * 16000)[3] == 16 + 24 * 15999
+    assert at(deltas, 4 * 16900) == INVALID
+
+
 def test_rows_too_far_apart_are_refused() -> None:
     addresses = struct.pack("<QQ", 0x1000, 1 << 50)
     with pytest.raises(DecodeError, match="64 KiB apart"):

@@ -147,6 +147,11 @@ def test_damaged_memory_ends_a_walk_with_an_error_of_ours_or_a_result(damage: li
 def test_the_check_tells_good_from_early_from_bad() -> None:
     stack = Stack()
     assert check_stack(stack.memory, LAYOUT, 0).result == "early"
+    assert check_stack(stack.memory, LAYOUT, stack.memory.words(0, 0, 0)).result == "early"
+    end = stack.base + 8 * stack.words
+    assert (
+        check_stack(stack.memory, LAYOUT, stack.memory.words(stack.base, stack.words, end)).result == "early"
+    )
     assert check_stack(stack.memory, LAYOUT, stack.context).result == "early"
     stack.push(METHOD | LOCAL, *stack.code("run"), entry=0)
     assert check_stack(stack.memory, LAYOUT, stack.context).result == "good"

@@ -21,10 +21,11 @@ SHT_PROGBITS, SHT_SYMTAB, SHT_NOBITS, SHT_REL = 1, 2, 8, 9
 SHF_EXECINSTR = 4
 STT_FUNC = 2
 STB_GLOBAL = 1
-# Elf64_Ehdr after e_ident, Elf64_Shdr, Elf64_Sym.
+# Elf64_Ehdr after e_ident, Elf64_Shdr, Elf64_Sym, Elf64_Rel.
 _EHDR = struct.Struct("<HHIQQQIHHHHHH")
 _SHDR = struct.Struct("<IIQQQQIIQQ")
 _SYM = struct.Struct("<IBBHQQ")
+_REL = struct.Struct("<QQ")
 INSTRUCTION_SIZE = 8  # struct bpf_insn
 
 
@@ -136,6 +137,24 @@ class ObjectFile:
                 body = bytes(section.data[value : value + size])
                 found.append(Function(label, section.name, body, info >> 4 == STB_GLOBAL))
         return found
+
+    def referenced(self) -> frozenset[str]:
+        """Return the names of the symbols, maps among them, that instructions refer to."""
+        code = {section.name for section in self.sections if section.flags & SHF_EXECINSTR}
+        found: set[str] = set()
+        for section in self.sections:
+            if section.type != SHT_REL or section.name.removeprefix(".rel") not in code:
+                continue
+            symbols = self.sections[section.link] if section.link < len(self.sections) else None
+            if symbols is None or symbols.type != SHT_SYMTAB or symbols.link >= len(self.sections):
+                raise DecodeError(f"eBPF object: {section.name} has no symbol table")
+            strings = bytes(self.sections[symbols.link].data)
+            for at in range(0, len(section.data) - _REL.size + 1, _REL.size):
+                index = _REL.unpack_from(section.data, at)[1] >> 32
+                if (index + 1) * _SYM.size > len(symbols.data):
+                    raise DecodeError(f"eBPF object: {section.name} names symbol {index}, which is not there")
+                found.add(_string(strings, _SYM.unpack_from(symbols.data, index * _SYM.size)[0]))
+        return frozenset(found)
 
 
 def _contents(view: memoryview, head: tuple[int, ...], what: str) -> memoryview:

@@ -44,7 +44,7 @@ class MapSpec:
 
     `max_entries` 0 means one per possible CPU for perf event arrays. `inner` is the template that the
     kernel checks inner maps against. `create` False leaves the map out (programs that use it must be
-    left out too).
+    left out too); it begins as whether any program of the object uses the map.
     """
 
     name: str
@@ -120,6 +120,9 @@ class CollectionSpec:
             raise DecodeError(f"it has no .BTF section among {len(elf.sections)} (compile with -g)")
         btf = Btf.parse(bytes(section.data))
         maps = {item.name: MapSpec.from_definition(item) for item in btf.map_definitions()}
+        used = elf.referenced()
+        for item in maps.values():
+            item.create = item.name in used
         text = elf.license()
         programs = {
             item.name: ProgramSpec(

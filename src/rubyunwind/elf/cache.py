@@ -47,7 +47,7 @@ class TableCache:
             fd = os.open(
                 _name(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory
             )
-            with open(fd, "rb") as file:
+            with os.fdopen(fd, "rb") as file:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ENTRY:
                     return None

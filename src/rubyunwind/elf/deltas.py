@@ -150,7 +150,8 @@ def load_stack_deltas(elf: ElfFile, cache_dir: str | os.PathLike[str] | None = N
     parts = _parts(elf)
     identity = build_id(elf)
     key = identity.hex() if identity is not None else f"file{file_id(elf):016x}"
-    head = repr((elf.machine, elf.type, elf.entry, elf.executable_spans, [part[1:] for part in parts]))
+    named = [part[1:] for part in parts]
+    head = repr((elf.machine, elf.type, elf.entry, _flags(elf), _data_base(elf), elf.executable_spans, named))
     digest = hashlib.sha256(head.encode())
     for data, _, _ in parts:
         digest.update(data)
@@ -162,7 +163,9 @@ def load_stack_deltas(elf: ElfFile, cache_dir: str | os.PathLike[str] | None = N
         except DecodeError:
             pass
     deltas = extract_stack_deltas(elf)
-    cache.put(key, digest.digest(), deltas.to_bytes())
+    # A small table may grow when somebody installs the debug file.
+    if deltas.count >= FEW_ROWS or elf.section(".gnu_debuglink") is None:
+        cache.put(key, digest.digest(), deltas.to_bytes())
     return deltas
 
 
@@ -207,9 +210,8 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
         code = elf.read(offset, min(end - start, MAX_CODE))
         keep.append(ffi.from_buffer("u8[]", code))
         slot.start, slot.end, slot.code, slot.code_size = start, end, keep[-1], len(code)
-    got = elf.section(".got.plt") or elf.section(".got")
     source = ffi.new("cfi_source *")
-    source.machine, source.entry, source.data_base = elf.machine, elf.entry, got.address if got else 0
+    source.machine, source.entry, source.data_base = elf.machine, elf.entry, _data_base(elf)
     source.flags = _flags(elf)
     source.sections, source.section_count = sections, len(parts)
     source.spans, source.span_count = spans, len(wanted)
@@ -226,6 +228,12 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
         )
     finally:
         lib.cfi_release(table)
+
+
+def _data_base(elf: ElfFile) -> int:
+    """Return what data-relative pointers count from: the global offset table, or 0 without one."""
+    table = elf.section(".got.plt") or elf.section(".got")
+    return table.address if table is not None else 0
 
 
 def _flags(elf: ElfFile) -> int:

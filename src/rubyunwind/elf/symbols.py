@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ STB_LOCAL = 0
 STB_GLOBAL = 1
 
 SYMBOL_SIZE = 24  # Elf64_Sym: u32 name; u8 info, other; u16 shndx; u64 value, size
+MAX_SYMBOLS = 1_000_000  # of one table; what follows is left out
 MAX_NAME = 4096  # bytes of a name that are given out
 NESTED = 16  # symbols looked at before an address for one that is long enough to hold it
 
@@ -43,15 +45,14 @@ class _Table:
     """One symbol section, taken apart by column (each is a slice at C speed) when it is first needed."""
 
     def __init__(self, data: bytes, names: bytes) -> None:
-        data = data[: len(data) // SYMBOL_SIZE * SYMBOL_SIZE]
-        view = memoryview(data)
+        view = memoryview(data)[: min(len(data) // SYMBOL_SIZE, MAX_SYMBOLS) * SYMBOL_SIZE]
         self.names = names
-        self.name_offsets: list[int] = view.cast("I")[::6].tolist()
-        self.infos = data[4::SYMBOL_SIZE]
-        self.shndxs: list[int] = view.cast("H")[3::12].tolist()
+        self.infos = bytes(view[4::SYMBOL_SIZE])
+        self.name_offsets = array("I", view.cast("I")[::6].tobytes())
+        self.shndxs = array("H", view.cast("H")[3::12].tobytes())
         words = view.cast("Q")
-        self.values: list[int] = words[1::3].tolist()
-        self.sizes: list[int] = words[2::3].tolist()
+        self.values = array("Q", words[1::3].tobytes())
+        self.sizes = array("Q", words[2::3].tobytes())
 
     @cached_property
     def by_name_offset(self) -> dict[int, int]:

@@ -198,8 +198,15 @@ def _version_in_memory(image: RubyImage, memory: Memory) -> str:
 
 def _self_check(memory: Memory, layout: Layout, context_address: int, vm_address: int) -> SelfCheck:
     """Check the stack of the thread that runs, again while it is bad: the process is not stopped."""
-    check = SelfCheck("early", "the binary does not tell where its execution context is")
+    if not context_address and not vm_address:
+        return SelfCheck("early", "the binary does not tell where its execution context is")
+    check = SelfCheck("early")
     for _ in range(_CHECKS):
+        try:
+            memory.u64(context_address or vm_address)
+        except MemoryReadError:
+            # The variable itself is not mapped: the dynamic linker is still at work.
+            return SelfCheck("early", "the interpreter's data is not mapped yet")
         try:
             context = running_context(memory, layout, context_address, vm_address)
         except MemoryReadError as error:

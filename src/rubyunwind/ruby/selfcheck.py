@@ -43,6 +43,8 @@ def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
         return SelfCheck("early", "the interpreter has not started yet")
     frames = without_line = 0
     try:
+        if not memory.u64(context + layout.ec_vm_stack) or not memory.u64(context + layout.ec_cfp):
+            return SelfCheck("early", "the interpreter is being set up")
         for frame in walk_stack(memory, layout, context, limit=_MOST_FRAMES):
             if frame.kind != "ruby":
                 continue

@@ -74,7 +74,8 @@ def walk_stack(
         raise BadStack(f"the context at {context:#x} has a stack of {words} words at {stack:#x}")
     end = stack + 8 * words
     count, rest = divmod(end - newest, layout.cfp_size)
-    if rest or not stack <= newest < end:
+    # A stack that was just made has no frame at all yet: cfp is its end.
+    if rest or not stack <= newest <= end:
         raise BadStack(f"cfp {newest:#x} is no frame of the stack {stack:#x} to {end:#x}")
     # The frame right below the end is a dummy that Ruby never shows, although it may have an iseq and a pc.
     remaining = min(count - 1, limit)
