@@ -16,7 +16,7 @@ def outer(list)
   inner(list)
 end
 
-stop = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 4
+stop = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 8
 outer((1..1000).to_a) while Process.clock_gettime(Process::CLOCK_MONOTONIC) < stop
 """
 
@@ -39,7 +39,7 @@ def spinning(profile: rubyunwind.Profile) -> list[rubyunwind.Sample]:
 
 def test_the_program_ends_and_is_sampled(profile: rubyunwind.Profile) -> None:
     assert profile.exit_status == 0
-    # 200 ticks are due; an emulated clock that loses some must not fail the test.
+    # 400 ticks are due; an emulated clock that loses some must not fail the test.
     assert len(spinning(profile)) >= 40, profile.totals
 
 
@@ -56,7 +56,10 @@ def test_the_root_is_native_where_ruby_did_not_just_push_a_frame(profile: rubyun
     assert len(odd) <= len(samples) // 20, odd
 
 
-def test_nearly_every_stack_is_complete(profile: rubyunwind.Profile) -> None:
+def test_nearly_every_stack_is_complete_once_the_process_is_known(profile: rubyunwind.Profile) -> None:
+    """An emulated machine takes seconds to read the files; till then stacks end early."""
     samples = spinning(profile)
-    cut = [s.reason for s in samples if not s.complete]
-    assert len(cut) <= len(samples) // 50, (len(samples), cut)
+    settled = [s for s in samples if s.timestamp > samples[0].timestamp + 5_000_000_000]
+    cut = [(s.reason, s.timestamp - samples[0].timestamp, shape(s)) for s in settled if not s.complete]
+    assert len(settled) >= 20
+    assert len(cut) <= len(settled) // 50, (len(settled), cut)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ruby programs that print their own stack and spin there, and what a profiler says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rubyunwind import Profiler, Sample
+
+PROGRAMS = Path(__file__).parent.parent / "ruby"
+RUBY = shutil.which("ruby") or "ruby"
+# What the profiler does in a second or two, with plenty of room for a busy machine.
+PATIENCE = 30.0
+
+Location = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Spinning:
+    """A program that spins; `stacks` are what its threads printed: (thread id or 0, locations leaf first)."""
+
+    pid: int
+    stacks: tuple[tuple[int, tuple[Location, ...]], ...]
+
+    @property
+    def stack(self) -> tuple[Location, ...]:
+        ((_, stack),) = self.stacks
+        return stack
+
+
+@contextmanager
+def spinning(name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = ()) -> Iterator[Spinning]:
+    """Run tests/ruby/NAME until it spins."""
+    process = subprocess.Popen(
+        [RUBY, "--disable-gems", *options, str(PROGRAMS / name), *arguments],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+    try:
+        assert process.stdout is not None
+        said = [json.loads(process.stdout.readline()) for _ in range(threads)]
+        yield Spinning(
+            process.pid,
+            tuple((one["tid"] or 0, tuple((p, n, label) for p, n, label in one["frames"])) for one in said),
+        )
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def locations(sample: Sample) -> tuple[Location, ...]:
+    """What Ruby's own backtrace has of a sample: its Ruby frames and C functions."""
+    return tuple(
+        (frame.path or "", frame.line or 0, frame.label or frame.name)
+        for frame in sample.frames
+        if frame.kind in ("ruby", "cfunc", "unknown", "error")
+    )
+
+
+def gather(profiler: Profiler, count: int) -> list[Sample]:
+    """Poll until `count` samples came. Fails if they do not."""
+    samples: list[Sample] = []
+    end = time.monotonic() + PATIENCE
+    while len(samples) < count and time.monotonic() < end:
+        samples += profiler.poll(0.1)
+    assert len(samples) >= count, f"only {len(samples)} of {count} samples in {PATIENCE} s; {profiler.stats}"
+    return samples

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ruby is the oracle: a program prints caller_locations, spins there, and the profiler must say the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import zip_longest
+
+import pytest
+
+from rubyunwind import Profiler, Sample
+
+from .spinning import gather, locations, spinning
+
+pytestmark = pytest.mark.usefixtures("bpf")
+
+RATE = 299
+SAMPLES = 200
+SHARE = 0.99  # of samples that must be exact; the rest may be in between two instructions of the spin
+
+
+def exactness(samples: list[Sample], expected: object) -> float:
+    return sum(locations(sample) == expected for sample in samples) / len(samples)
+
+
+def first_difference(samples: list[Sample], expected: tuple[object, ...]) -> str:
+    """Say where the first stack that is not the expected one leaves it."""
+    other = next((locations(sample) for sample in samples if locations(sample) != expected), ())
+    pairs = zip_longest(other, expected, fillvalue="nothing")
+    index, pair = next(((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1]), (0, ("", "")))
+    return f"frame {index} of {len(other)} is {pair[0]}, expected {pair[1]} of {len(expected)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("blocks_and_bmethods.rb", ()),
+        ("names_with_odd_characters.rb", ()),
+        ("fiber_in_enumerator.rb", ()),
+        ("recursion.rb", ("100",)),
+        ("eval_with_file_and_line.rb", ()),
+        ("method_of_several_hundred_lines.rb", ()),
+        ("rescue_and_ensure.rb", ()),
+        ("after_compaction.rb", ()),
+        ("bounces.rb", ("11",)),
+    ],
+)
+def test_ruby_frames_and_c_functions_are_rubys_own(name: str, arguments: tuple[str, ...]) -> None:
+    with spinning(name, *arguments) as program, Profiler([program.pid], rate=RATE) as profiler:
+        samples = gather(profiler, SAMPLES)
+    share = exactness(samples, program.stack)
+    assert share >= SHARE, f"{share:.3f} exact; {first_difference(samples, program.stack)}"
+    assert all(sample.pid == program.pid for sample in samples)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("bounces.rb", "11"), ("fiber_in_enumerator.rb", ""), ("recursion.rb", "100")]
+)
+def test_every_stack_within_the_limits_is_whole(name: str, argument: str) -> None:
+    with spinning(name, argument) as program, Profiler([program.pid], rate=RATE) as profiler:
+        samples = gather(profiler, SAMPLES)
+    assert Counter(sample.reason for sample in samples) == {None: len(samples)}
+    for sample in samples:
+        kinds = [frame.kind for frame in sample.frames]
+        assert kinds[-1] == "native"  # _start, the entry of a thread or of a fiber
+        assert "ruby" in kinds
+
+
+def test_ruby_frames_are_inside_the_interpreter_that_runs_them() -> None:
+    """Root first: the loop, its Ruby frames, the C function they call, that one's code, the next loop."""
+    with spinning("bounces.rb", "3") as program, Profiler([program.pid], rate=RATE) as profiler:
+        samples = gather(profiler, SAMPLES)
+    plain = [sample for sample in samples if locations(sample) == program.stack]
+    assert len(plain) >= SHARE * len(samples)
+    for sample in plain:
+        root_first = [frame for frame in reversed(sample.frames) if frame.kind != "kernel"]
+        loops = [i for i, frame in enumerate(root_first) if frame.name == "rb_vm_exec"]
+        assert len(loops) == 4, [frame.name for frame in root_first]
+        for loop, following in zip(loops, [*loops[1:], None], strict=True):
+            inside = root_first[loop + 1 : following]
+            kinds = "".join(frame.kind[0] for frame in inside)  # r, c, n
+            ruby = kinds.rstrip("n")
+            if following is not None:
+                assert ruby.endswith("c"), kinds  # Array#each, then its native code
+                assert inside[len(ruby) - 1].label == "each"
+                assert "rb_ary_each" in [frame.name for frame in inside[len(ruby) :]]
+            assert set(ruby) <= {"r", "c"}, kinds
+
+
+def test_no_sample_of_a_thread_shows_the_stack_of_another() -> None:
+    with (
+        spinning("two_spinning_threads.rb", threads=2) as program,
+        Profiler([program.pid], rate=RATE) as profiler,
+    ):
+        samples = gather(profiler, 2 * SAMPLES)
+    stacks = dict(program.stacks)
+    labels = {tid: stack[0][2] for tid, stack in stacks.items()}
+    assert sorted(labels.values()) == ["block in second_spinner", "first_spinner"]
+    by_thread: dict[int, list[Sample]] = {tid: [s for s in samples if s.tid == tid] for tid in stacks}
+    for tid, stack in stacks.items():
+        mine = by_thread[tid]
+        assert mine, f"thread {tid} was never sampled"
+        assert exactness(mine, stack) >= SHARE
+        foreign = {label for other, label in labels.items() if other != tid}
+        assert not [s for s in mine if foreign & {frame.label for frame in s.frames}]
+
+
+def test_a_stack_deeper_than_the_record_is_cut_at_its_root_and_says_so() -> None:
+    with spinning("recursion.rb", "400") as program, Profiler([program.pid], rate=RATE) as profiler:
+        samples = gather(profiler, SAMPLES)
+        totals = profiler.stats
+    assert {sample.reason for sample in samples} == {"limit"}
+    assert totals.truncated == totals.read
+    assert dict(totals.failed)["limit"] == totals.read
+    exact = [s for s in samples if locations(s) == program.stack[: len(locations(s))] and len(locations(s)) > 100]
+    assert len(exact) >= SHARE * len(samples)
+
+
+def test_more_bounces_than_tail_calls_are_cut_at_the_root_and_say_so() -> None:
+    with spinning("bounces.rb", "15") as program, Profiler([program.pid], rate=RATE) as profiler:
+        samples = gather(profiler, SAMPLES)
+    assert {sample.reason for sample in samples} <= {"limit", "tail calls"}
+    exact = [s for s in samples if locations(s) == program.stack[: len(locations(s))]]
+    assert len(exact) >= SHARE * len(samples)
