@@ -110,7 +110,8 @@ int unwind_native(struct bpf_perf_event_data *ctx) {
     trace->flags |= TRACE_NATIVE_ROOT;
   /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the Ruby
    * stack has no native frame then, and comes now. */
-  if ((trace->flags & TRACE_NATIVE_ROOT) && (trace->flags & (TRACE_RUBY_MET | TRACE_RUBY_BASE)) == TRACE_RUBY_MET)
+  if ((trace->flags & TRACE_NATIVE_ROOT) && (trace->flags & TRACE_RUBY_MET) &&
+      !unwinder_is_done(record, PROG_UNWIND_RUBY))
     unwinder = PROG_UNWIND_RUBY;
   tail_call(ctx, record, unwinder);
   return 0;

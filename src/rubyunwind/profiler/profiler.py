@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import Counter, SystemConfig, decode_trace
+from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.bpf.timer import Timer
@@ -133,6 +134,11 @@ class Profiler:
         self._ticks.follow(pid, from_exec=from_exec)
 
     @property
+    def collection(self) -> Collection:
+        """The loaded maps and programs; it belongs to the profiler."""
+        return self._collection
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about the processes: no Ruby in it, a layout that was assumed, ..."""
         found: list[str] = []
@@ -204,27 +210,30 @@ class Profiler:
         return sample
 
     @property
-    def stats(self) -> Totals:
-        """Counts so far; see Totals."""
+    def counters(self) -> dict[Counter, int]:
+        """What the kernel side counted, summed over CPUs; the last values once closed."""
         if self._entered and not self._collection.closed:
             counters = self._collection.maps["counters"]
-            self._counters = {
-                which: counters.total(int(which).to_bytes(4, "little"))  # type: ignore[attr-defined]
-                for which in Counter
-                if which.name != "NUM_COUNTERS"
-            }
+            assert isinstance(counters, PerCPUMap)
+            self._counters = {which: counters.total(which) for which in Counter}
+        return self._counters
+
+    @property
+    def stats(self) -> Totals:
+        """Counts so far; see Totals."""
+        counters = self.counters
         failed = dict(self._failed)
         for reason, which in (
             ("process not registered yet", Counter.UNKNOWN_PID),
             ("only an error", Counter.DROPPED_ERROR_ONLY),
         ):
-            if self._counters.get(which):
-                failed[reason] = self._counters[which]
+            if counters.get(which):
+                failed[reason] = counters[which]
         if self._malformed:
             failed["malformed record"] = self._malformed
         return Totals(
             read=self._read,
-            lost=self._counters.get(Counter.OUTPUT_FAILED, 0),
+            lost=counters.get(Counter.OUTPUT_FAILED, 0),
             truncated=self._truncated,
             failed=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0]))),
         )
