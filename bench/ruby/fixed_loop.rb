@@ -19,7 +19,7 @@ def answer
   end
 end
 
-# Below `work` lie <main>, `depth - 3` of these and `answer`.
+# The stack of `work`: itself, `answer`, as many of these as it takes, and <main>.
 def down(left)
   left == 0 ? answer : down(left - 1)
 end

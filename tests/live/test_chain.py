@@ -314,12 +314,13 @@ def test_exit_fork_and_exec_of_known_processes_are_reported_and_no_others(collec
     stranger.wait()
     assert key(stranger.pid) not in events
 
-    script = 'read go; sh -c "exit 0" & echo $!; wait; read go; exec sh -c "read go"'
+    script = 'echo ready; read go; sh -c "exit 0" & echo $!; wait; read go; exec sh -c "read go"'
     with subprocess.Popen(
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as shell:
         assert shell.stdin is not None
         assert shell.stdout is not None
+        assert shell.stdout.readline() == "ready\n"  # its own exec is over
         known[pid_page_key(shell.pid)] = bytes(16)
         shell.stdin.write("fork\n")
         child = int(shell.stdout.readline())

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory: what `rubyunwind record` needs at most, and what the kernel keeps for one process."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+import tempfile
+
+from report import Row, say
+from stats import spread
+from target import Ruby, stay_apart
+
+from rubyunwind.bpf.collection import Collection
+from rubyunwind.bpf.compound_maps import MapOfMaps
+from rubyunwind.profiler.profiler import _TRACE_PAGES, Profiler
+
+__all__ = ["measure"]
+
+DEPTH = 50
+# Not from wait4(2): what it calls the child's largest size includes ours, from before the exec.
+_CHILD = """
+import atexit, sys
+def tell():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM:"):
+            print(line.split()[1], flush=True)
+atexit.register(tell)
+from rubyunwind.cli.main import main
+main()
+"""
+_NO_IMPORT = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM:')][0])"
+
+
+def measure(quick: bool) -> list[Row]:
+    """Return the rows of the table."""
+    stay_apart()
+    with Ruby.spinning(DEPTH) as ruby:
+        return [*_resident(ruby, 3 if quick else 10), *_kernel(ruby)]
+
+
+def _resident(ruby: Ruby, seconds: int) -> list[Row]:
+    rows = []
+    bare = [_kilobytes([sys.executable, "-c", _NO_IMPORT])[0]]
+    for rate, format_ in ((99, "flamegraph"), (99, "folded"), (999, "folded")):
+        say(f"memory of record at {rate} Hz into {format_}, {seconds} s")
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", _CHILD, "record", "-p", str(ruby.pid), "-d", str(seconds)]
+            command += ["-r", str(rate), "-f", format_, "-o", f"{folder}/out"]
+            peak, told = _kilobytes(command)
+        samples = next((line for line in told.splitlines() if " samples in " in line), "").partition(": ")[2]
+        how = f"VmHWM, record -d {seconds}, 1 run; {samples}"
+        rows.append(Row(f"peak RSS of record, {rate} Hz, {format_}", f"{peak / 1024:.1f}", "MiB", how))
+    rows.append(Row("peak RSS of a bare interpreter", spread([size / 1024 for size in bare]), "MiB", "VmHWM, for comparison"))
+    return rows
+
+
+def _kilobytes(command: list[str]) -> tuple[int, str]:
+    """Run a command whose last line of output is a number of kB; return it and what is on stderr."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return int(done.stdout.split()[-1]), done.stderr
+
+
+def _kernel(ruby: Ruby) -> list[Row]:
+    say("kernel memory of the maps")
+    with Profiler([ruby.pid]) as profiler:
+        collection: Collection = profiler._collection
+        sizes = {name: item.memory_bytes() for name, item in collection.maps.items()}
+        rows = 0
+        files = 0
+        for item in collection.maps.values():
+            if isinstance(item, MapOfMaps):
+                for inner in item.values():
+                    with inner:
+                        rows += inner.memory_bytes()
+                        files += 1
+        programs = sum(program.stats().jited_bytes for program in collection.programs.values())
+        rings = (_TRACE_PAGES + 1 + 2) * profiler._traces.rings * mmap.PAGESIZE
+    largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
+    named = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in largest)
+    return [
+        Row("kernel memory, maps", f"{(sum(sizes.values()) + rows) / 2**20:.1f}", "MiB", f"{len(sizes)} maps and {files} inner ones, one process; by fdinfo"),
+        Row("  of it: maps of the object", f"{sum(sizes.values()) / 2**20:.1f}", "MiB", f"largest: {named}"),
+        Row("  of it: unwind rows", f"{rows / 2**20:.1f}", "MiB", f"of {files} files that the process has mapped"),
+        Row("kernel memory, rings", f"{rings / 2**20:.2f}", "MiB", "two perf buffers on each CPU"),
+        Row("kernel memory, programs", f"{programs / 2**10:.0f}", "KiB", f"compiled code of {len(collection.programs)} programs"),
+    ]
+

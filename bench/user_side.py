@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What user space makes of traces: taken off the ring, decoded, turned into samples, folded.
+
+The records are made up, with the shape of a mixed stack, and go the way that real ones go: perf record ->
+drain (C) -> split -> decode_trace -> Assembler -> folded. Only names are not looked up in a process, which
+happens once a distinct stack and second. One core.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from report import Row, say
+from stats import spread, timed
+
+from rubyunwind.abi import Frame as TraceFrame
+from rubyunwind.abi import FrameMarker, Trace, TraceFlag, TraceOrigin, decode_trace
+from rubyunwind.bpf.perf_buffer import PERF_RECORD_SAMPLE, _CSink
+from rubyunwind.formats import folded
+from rubyunwind.formats.registry import Meta
+from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.process import InterpreterLoop
+from rubyunwind.profiler.sample import Frame, Sample, Totals
+
+__all__ = ["measure"]
+
+_PID = 4242
+_FILE = 0x1234_5678_9ABC_DEF0
+_LOOP = InterpreterLoop(_FILE, 0x1000, 0x1FFF)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """`count` records of `frames` frames, `distinct` of them different."""
+
+    frames: int
+    distinct: int
+    count: int
+
+    def __str__(self) -> str:
+        share = 100 * self.distinct / self.count
+        return f"{self.frames} frames, {share:.0f} % distinct of {self.count:,}"
+
+
+class _Names:
+    """Stands for the tracker with one process, its symbolizer and its one file."""
+
+    interpreter = _LOOP
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, int, int], Frame] = {}
+        self.files = self.symbolizer = self
+
+    def get(self, pid: int) -> _Names:
+        return self
+
+    def by_id(self, file_id: int) -> _Names:
+        return self
+
+    def frame(self, address: int) -> Frame:
+        return self._made("native", 0, address)
+
+    def ruby_frame(self, body: int, pc: int, method_entry: int) -> Frame:
+        return self._made("ruby", body, pc)
+
+    def cfunc_frame(self, method_entry: int, caller: Frame | None) -> Frame:
+        return self._made("cfunc", 0, method_entry)
+
+    def _made(self, kind: Any, one: int, two: int) -> Frame:
+        key = (kind, one, two)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._frames[key] = Frame(kind, f"{kind}_{one:x}_{two:x}", path="/app/a.rb", line=two & 0xFFF)
+        return frame
+
+
+def measure(quick: bool) -> list[Row]:
+    """Return the rows of the table."""
+    count, runs = (4_000, 3) if quick else (20_000, 7)
+    rows: list[Row] = []
+    for load in (_Load(30, count // 100, count), _Load(128, count // 100, count), _Load(30, count, count)):
+        say(f"traces a second in user space: {load}, {runs} runs")
+        rows += _measure(load, runs)
+    return rows
+
+
+def _measure(load: _Load, runs: int) -> list[Row]:
+    native = _CSink()
+    try:
+        events = _perf_records(load)
+        drained, _ = timed(runs, lambda: _drain(native, events), lambda: native._lib.drain_reset(native.drain))
+        split, records = timed(runs, native.take, lambda: _fill(native, events))
+    finally:
+        native.free()
+    decoded, _ = timed(runs, lambda: [decode_trace(record) for _, record in records])
+    sampled, samples = timed(runs, lambda: _samples(records))
+    written, _ = timed(runs, lambda: _fold(samples))
+    how = f"{load}; {runs} runs, median (range)"
+    name = f"{load.frames} frames" + (", all distinct" if load.distinct == load.count else "")
+
+    def row(what: str, seconds: list[float], detail: str) -> Row:
+        return Row(f"{what}, {name}", spread([load.count / took / 1e3 for took in seconds], 0), "1,000/s", f"{detail}; {how}")
+
+    return [
+        row("traces drained", drained, "C drain, called from Python for each record (libbpf calls it from C)"),
+        row("traces split", split, "one block into a memoryview a record"),
+        row("traces decoded", decoded, "decode_trace alone, no field read"),
+        row("traces to samples", sampled, "decode_trace and Assembler.sample, names made up"),
+        row("samples folded", written, "formats.folded of those samples into memory"),
+    ]
+
+
+def _traces(load: _Load) -> list[bytes]:
+    """Return the distinct traces: six native frames to four Ruby frames, ending in native ones."""
+    draw = random.Random(7)
+    found = []
+    for number in range(load.distinct):
+        frames = []
+        for at in range(load.frames):
+            if at % 10 in (4, 5, 6, 7):
+                frames.append(
+                    TraceFrame(file_id=0x7F00_0000_0000 + 64 * draw.randrange(400), addr_or_line=number + at, kind=FrameMarker.RUBY)
+                )
+            else:
+                # Every group of Ruby frames is followed by the loop that runs it.
+                address = 0x1800 if at % 10 == 8 else 0x10_0000 + 16 * draw.randrange(4000)
+                frames.append(TraceFrame(file_id=_FILE, addr_or_line=address, kind=FrameMarker.NATIVE, return_address=True))
+        flags = TraceFlag.NATIVE_ROOT | TraceFlag.RUBY_MET | TraceFlag.RUBY_BASE | TraceFlag.EC_FROM_TLS
+        trace = Trace(pid=_PID, tid=_PID, comm="ruby", origin=TraceOrigin.SAMPLING, flags=flags, frames=frames)
+        found.append(bytes(trace))
+    return found
+
+
+def _perf_records(load: _Load) -> list[Any]:
+    """Return pointers to PERF_RECORD_SAMPLEs as they lie in a ring: header, size, payload, padding."""
+    from rubyunwind._native import ffi
+
+    traces = _traces(load)
+    order = random.Random(8).choices(range(load.distinct), k=load.count) if load.distinct < load.count else range(load.count)
+    made = []
+    for trace in traces:
+        payload = trace.ljust(((len(trace) + 4 + 7) & ~7) - 4, b"\0")
+        size = 12 + len(payload)
+        head = PERF_RECORD_SAMPLE.to_bytes(4, "little") + bytes(2) + size.to_bytes(2, "little")
+        made.append(ffi.new("char[]", head + len(payload).to_bytes(4, "little") + payload))
+    return [made[index] for index in order]
+
+
+def _fill(sink: _CSink, events: list[Any]) -> None:
+    sink._lib.drain_reset(sink.drain)
+    _drain(sink, events)
+
+
+def _drain(sink: _CSink, events: list[Any]) -> None:
+    take, drain = sink._lib.drain_event, sink.drain
+    for event in events:
+        take(drain, 0, event)
+
+
+def _samples(records: list[tuple[int, memoryview]]) -> list[Sample]:
+    assembler = Assembler(_Names(), {})  # type: ignore[arg-type]
+    return [assembler.sample(decode_trace(record), cpu) for cpu, record in records]
+
+
+def _fold(samples: list[Sample]) -> bytes:
+    file = io.BytesIO()
+    folded.write(file, samples, Totals(), Meta(title="", command="", started=0, duration=0.0, rate=99.0, runtimes=()))
+    return file.getvalue()
