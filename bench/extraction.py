@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import rubyunwind.elf.deltas as deltas_module
 from report import Row, say
 from stats import spread, timed
 from target import Ruby
 
+from rubyunwind.elf import deltas
 from rubyunwind.elf.deltas import StackDeltas, extract_stack_deltas, load_stack_deltas
 from rubyunwind.elf.file import ElfFile
 from rubyunwind.process.mappings import read_mappings
@@ -43,13 +43,14 @@ def measure(quick: bool) -> list[Row]:
     path = _libruby()
     say(f"unwind rows of {path.name}, {runs} runs")
     whole, table = timed(runs, lambda: _with(path, extract_stack_deltas))
-    watch = _Stopwatch(deltas_module.lib)
-    deltas_module.lib = watch
+    module: Any = deltas
+    watch = _Stopwatch(module.lib)
+    module.lib = watch
     try:
         for _ in range(runs):
             _with(path, extract_stack_deltas)
     finally:
-        deltas_module.lib = watch._lib
+        module.lib = watch._lib
     with tempfile.TemporaryDirectory() as folder:
         caches = [Path(folder, str(number)) for number in range(runs)]
         waiting = iter(caches)
@@ -59,15 +60,34 @@ def measure(quick: bool) -> list[Row]:
     size = f"{table.count:,} rows, {len(table.infos)} rules, {path.stat().st_size / 1e6:.1f} MB"
     often = f"{runs} runs, median (range)"
     rows = [
-        Row("libruby rows, parser in C", spread(watch.seconds, 2, 1e3), "ms", f"cfi_extract alone; {size}; {often}"),
-        Row("libruby rows, whole extraction", spread(whole, 2, 1e3), "ms", f"open the file, read it, parse; {often}"),
-        Row("libruby rows, cache empty", spread(cold, 2, 1e3), "ms", f"the same, and hash and store; {often}"),
-        Row("libruby rows, cached", spread(cached, 2, 1e3), "ms", f"open, hash, read from the cache; {often}"),
+        Row(
+            "libruby rows, parser in C",
+            spread(watch.seconds, 2, 1e3),
+            "ms",
+            f"cfi_extract alone; {size}; {often}",
+        ),
+        Row(
+            "libruby rows, whole extraction",
+            spread(whole, 2, 1e3),
+            "ms",
+            f"open the file, read it, parse; {often}",
+        ),
+        Row(
+            "libruby rows, cache empty", spread(cold, 2, 1e3), "ms", f"the same, and hash and store; {often}"
+        ),
+        Row(
+            "libruby rows, cached", spread(cached, 2, 1e3), "ms", f"open, hash, read from the cache; {often}"
+        ),
     ]
     say("the same with pyelftools, once")
     seconds, functions = timed(1, lambda: _pyelftools(path))
     rows.append(
-        Row("libruby rows, pyelftools", f"{seconds[0]:.1f}", "s", f"decode the table of each of {functions:,} FDEs; 1 run")
+        Row(
+            "libruby rows, pyelftools",
+            f"{seconds[0]:.1f}",
+            "s",
+            f"decode the table of each of {functions:,} FDEs; 1 run",
+        )
     )
     return rows
 
@@ -75,7 +95,9 @@ def measure(quick: bool) -> list[Row]:
 def _libruby() -> Path:
     """Return the file that a Ruby process has most code of: libruby, or ruby itself if it is static."""
     with Ruby.spinning(10) as ruby:
-        mappings = [item for item in read_mappings(ruby.pid) if item.executable and "ruby" in Path(item.path).name]
+        mappings = [
+            item for item in read_mappings(ruby.pid) if item.executable and "ruby" in Path(item.path).name
+        ]
     return Path(max(mappings, key=lambda item: item.end - item.start).path)
 
 

@@ -12,6 +12,7 @@ times = {"running": time.monotonic()}
 
 import json  # noqa: E402
 import sys  # noqa: E402
+from typing import Any  # noqa: E402
 
 times["ready"] = time.monotonic()
 
@@ -20,14 +21,15 @@ from rubyunwind import Profiler  # noqa: E402
 times["imported"] = time.monotonic()
 
 
-def _load(self: Profiler, load: object = Profiler._load) -> object:
-    collection = load(self)  # type: ignore[operator]
+def _load(self: Profiler, load: Any = Profiler._load) -> Any:
+    collection = load(self)
     times["loaded"] = time.monotonic()
     return collection
 
 
 def main() -> None:
-    Profiler._load = _load  # type: ignore[method-assign,assignment]
+    class_: Any = Profiler
+    class_._load = _load
     times["entering"] = time.monotonic()
     with Profiler([int(sys.argv[1])], rate=int(sys.argv[2])) as profiler:
         times["entered"] = time.monotonic()

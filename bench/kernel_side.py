@@ -51,12 +51,14 @@ def measure(quick: bool) -> list[Row]:
 def _load(runs: int) -> list[Row]:
     say(f"loading the programs, {runs} times")
     parsing, spec = timed(runs, load_collection_spec)
-    seconds = []
-    without = []
+    seconds: list[float] = []
+    without: list[float] = []
     for _ in range(runs):
         for skipped, into in ((frozenset[str](), seconds), (frozenset(spec.programs), without)):
             start = time.perf_counter()
-            collection = Collection(spec, max_entries=_FEW, without_maps=frozenset(), without_programs=skipped)
+            collection = Collection(
+                spec, max_entries=_FEW, without_maps=frozenset(), without_programs=skipped
+            )
             into.append(time.perf_counter() - start)
             if not skipped:
                 stats = {name: program.stats() for name, program in collection.programs.items()}
@@ -64,9 +66,24 @@ def _load(runs: int) -> list[Row]:
     verified = {name: found.verified_instructions for name, found in stats.items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in verified.items())
     return [
-        Row("parse the object", spread(parsing, scale=1e3), "ms", f"no kernel involved; {runs} runs, median (range)"),
-        Row("load maps and programs", spread(seconds, scale=1e3), "ms", f"open, create, verify, fill progs; {runs} runs"),
-        Row("load maps alone", spread(without, scale=1e3), "ms", f"the same object without its programs; {runs} runs"),
+        Row(
+            "parse the object",
+            spread(parsing, scale=1e3),
+            "ms",
+            f"no kernel involved; {runs} runs, median (range)",
+        ),
+        Row(
+            "load maps and programs",
+            spread(seconds, scale=1e3),
+            "ms",
+            f"open, create, verify, fill progs; {runs} runs",
+        ),
+        Row(
+            "load maps alone",
+            spread(without, scale=1e3),
+            "ms",
+            f"the same object without its programs; {runs} runs",
+        ),
         Row("verified instructions", f"{sum(verified.values()):,}", "", listed),
     ]
 
@@ -105,12 +122,25 @@ def _samples(runs: int, seconds: float) -> list[Row]:
     for depth in DEPTHS:
         ruby_frames = {shape[0] for shape in shapes[depth]}
         native = sorted(shape[1] for shape in shapes[depth])
-        how = f"{runs} runs, {counts[depth]:,} samples; {_range(ruby_frames)} Ruby and {_range(native)} native frames"
+        how = f"{runs} runs, {counts[depth]:,} samples; "
+        how += f"{_range(ruby_frames)} Ruby and {_range(native)} native frames"
         rows.append(Row(f"kernel side at Ruby depth {depth}", spread(times[depth], 2, 1e-3), "us", how))
-    slopes = [(deep - flat) / (DEPTHS[-1] - DEPTHS[0]) for flat, deep in zip(times[DEPTHS[0]], times[DEPTHS[-1]], strict=True)]
-    rows.append(Row("kernel side, one more Ruby frame", spread(slopes, 0), "ns", f"slope from depth {DEPTHS[0]} to {DEPTHS[-1]}"))
+    slopes = [
+        (deep - flat) / (DEPTHS[-1] - DEPTHS[0])
+        for flat, deep in zip(times[DEPTHS[0]], times[DEPTHS[-1]], strict=True)
+    ]
+    rows.append(
+        Row(
+            "kernel side, one more Ruby frame",
+            spread(slopes, 0),
+            "ns",
+            f"slope from depth {DEPTHS[0]} to {DEPTHS[-1]}",
+        )
+    )
     busy = 100 * RATE * median(times[50]) / 1e9
-    rows.append(Row(f"share of a CPU at {RATE} Hz and depth 50", f"{busy:.2f}", "%", "by the program's own time"))
+    rows.append(
+        Row(f"share of a CPU at {RATE} Hz and depth 50", f"{busy:.2f}", "%", "by the program's own time")
+    )
     return rows
 
 

@@ -7,10 +7,10 @@ import mmap
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from report import Row, say
-from stats import spread
-from target import Ruby, stay_apart
+from target import ROOT, Ruby, stay_apart
 
 from rubyunwind.bpf.collection import Collection
 from rubyunwind.bpf.compound_maps import MapOfMaps
@@ -19,6 +19,9 @@ from rubyunwind.profiler.profiler import _TRACE_PAGES, Profiler
 __all__ = ["measure"]
 
 DEPTH = 50
+# A program that is sampled in the kernel needs its symbols, 100,000 of them.
+_SYSTEM_CALLS = ROOT / "tests/ruby/kernel_readers.rb"
+_WANTED = ((99, "flamegraph"), (99, "folded"), (999, "folded"))
 # Not from wait4(2): what it calls the child's largest size includes ours, from before the exec.
 _CHILD = """
 import atexit, sys
@@ -30,29 +33,33 @@ atexit.register(tell)
 from rubyunwind.cli.main import main
 main()
 """
-_NO_IMPORT = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM:')][0])"
 
 
 def measure(quick: bool) -> list[Row]:
     """Return the rows of the table."""
     stay_apart()
+    seconds = 3 if quick else 10
     with Ruby.spinning(DEPTH) as ruby:
-        return [*_resident(ruby, 3 if quick else 10), *_kernel(ruby)]
+        rows = [*_resident(ruby, "plain Ruby", seconds), *_kernel(ruby)]
+    with Ruby(_SYSTEM_CALLS) as ruby:
+        ruby.answer()
+        rows[2:2] = _resident(ruby, "with system calls", seconds, [(99, "folded")])
+    return rows
 
 
-def _resident(ruby: Ruby, seconds: int) -> list[Row]:
+def _resident(ruby: Ruby, what: str, seconds: int, wanted: Sequence[tuple[int, str]] = _WANTED) -> list[Row]:
     rows = []
-    bare = [_kilobytes([sys.executable, "-c", _NO_IMPORT])[0]]
-    for rate, format_ in ((99, "flamegraph"), (99, "folded"), (999, "folded")):
-        say(f"memory of record at {rate} Hz into {format_}, {seconds} s")
+    for rate, format_ in wanted:
+        say(f"memory of record at {rate} Hz into {format_}, {what}, {seconds} s")
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-c", _CHILD, "record", "-p", str(ruby.pid), "-d", str(seconds)]
             command += ["-r", str(rate), "-f", format_, "-o", f"{folder}/out"]
             peak, told = _kilobytes(command)
         samples = next((line for line in told.splitlines() if " samples in " in line), "").partition(": ")[2]
         how = f"VmHWM, record -d {seconds}, 1 run; {samples}"
-        rows.append(Row(f"peak RSS of record, {rate} Hz, {format_}", f"{peak / 1024:.1f}", "MiB", how))
-    rows.append(Row("peak RSS of a bare interpreter", spread([size / 1024 for size in bare]), "MiB", "VmHWM, for comparison"))
+        rows.append(
+            Row(f"peak RSS of record, {rate} Hz, {format_}, {what}", f"{peak / 1024:.1f}", "MiB", how)
+        )
     return rows
 
 
@@ -80,10 +87,24 @@ def _kernel(ruby: Ruby) -> list[Row]:
     largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
     named = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in largest)
     return [
-        Row("kernel memory, maps", f"{(sum(sizes.values()) + rows) / 2**20:.1f}", "MiB", f"{len(sizes)} maps and {files} inner ones, one process; by fdinfo"),
+        Row(
+            "kernel memory, maps",
+            f"{(sum(sizes.values()) + rows) / 2**20:.1f}",
+            "MiB",
+            f"{len(sizes)} maps and {files} inner ones, one process; by fdinfo",
+        ),
         Row("  of it: maps of the object", f"{sum(sizes.values()) / 2**20:.1f}", "MiB", f"largest: {named}"),
-        Row("  of it: unwind rows", f"{rows / 2**20:.1f}", "MiB", f"of {files} files that the process has mapped"),
+        Row(
+            "  of it: unwind rows",
+            f"{rows / 2**20:.1f}",
+            "MiB",
+            f"of {files} files that the process has mapped",
+        ),
         Row("kernel memory, rings", f"{rings / 2**20:.2f}", "MiB", "two perf buffers on each CPU"),
-        Row("kernel memory, programs", f"{programs / 2**10:.0f}", "KiB", f"compiled code of {len(collection.programs)} programs"),
+        Row(
+            "kernel memory, programs",
+            f"{programs / 2**10:.0f}",
+            "KiB",
+            f"compiled code of {len(collection.programs)} programs",
+        ),
     ]
-

@@ -26,7 +26,10 @@ def table(rows: Iterable[Row]) -> str:
     """Return the rows as an aligned Markdown table."""
     cells = [_HEAD, *((row.what, row.value, row.unit, row.how) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in cells
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the numbers: `make bench`, or bench/run.py [--quick] [NAME...].
 
-Takes about six minutes, with --quick a minute and a half; needs root (or CAP_BPF, CAP_PERFMON and
+Takes about four minutes, with --quick one; needs root (or CAP_BPF, CAP_PERFMON and
 CAP_SYS_PTRACE), Ruby, and the installed package, or PYTHONPATH. Progress goes to stderr, the table to stdout.
 """
 
@@ -20,7 +20,9 @@ NAMES = ("slowdown", "kernel_side", "extraction", "startup", "user_side", "memor
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Print the numbers.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs; wider intervals")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(NAMES)}; default all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(NAMES)}; default all"
+    )
     options = parser.parse_args()
     unknown = set(options.names) - set(NAMES)
     if unknown:
@@ -31,7 +33,9 @@ def main() -> None:
     for name in NAMES:
         if not options.names or name in options.names:
             rows += importlib.import_module(name).measure(options.quick)
-    lines.append(f"load average at the end: {machine.load_average()}; {time.monotonic() - start:.0f} s in all")
+    lines.append(
+        f"load average at the end: {machine.load_average()}; {time.monotonic() - start:.0f} s in all"
+    )
     print("\n".join(f"- {line}" for line in lines))
     print()
     print(table(rows))

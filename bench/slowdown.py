@@ -5,6 +5,9 @@ A Ruby process does the same piece of work over and over, on a CPU of its own: a
 that runs no program, and with the whole profiler. Each round has every arm once, in random order, and gives
 a ratio of each to the arm without anything; the machine's noise is larger than what is measured, so that
 only the median of many short rounds says something. The profiler is loaded all the time, events come and go.
+
+Times are the target's CPU time, which holds the interrupts too (unless the kernel accounts for them apart,
+CONFIG_IRQ_TIME_ACCOUNTING), but not what neighbours took; the wall clock's ratio stands beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from contextlib import ExitStack
 from statistics import median
 
 from report import Row, say
-from stats import Interval, bootstrap
+from stats import bootstrap
 from target import Ruby, stay_apart
 
 from rubyunwind.bpf.perf_event import perf_event_open
@@ -29,6 +32,8 @@ DEPTH = 50
 RATES = (99, 999)
 _NOTHING, _EVENT, _PROFILER = "nothing", "event", "profiler"
 _Arm = tuple[str, int]
+_Times = tuple[float, float]  # CPU and wall, ns
+_CPU, _WALL = 0, 1
 _FIRST_ROUNDS = 200_000
 
 
@@ -44,11 +49,11 @@ class _Bench:
         times = []
         for _ in range(5):
             self.ruby.ask(_FIRST_ROUNDS)
-            times.append(int(self.ruby.answer()) / _FIRST_ROUNDS)
+            times.append(_times(self.ruby.answer())[_CPU] / _FIRST_ROUNDS)
         return int(seconds * 1e9 / median(times))
 
-    def chunk(self, arm: _Arm, rounds: int) -> float:
-        """Let the target work once under an arm; return the nanoseconds it took by its own clock."""
+    def chunk(self, arm: _Arm, rounds: int) -> _Times:
+        """Let the target work once under an arm; return the times it took by its own clocks."""
         kind, rate = arm
         with ExitStack() as stack:
             if kind == _EVENT:
@@ -60,10 +65,10 @@ class _Bench:
             took = self._wait(self.profilers[rate] if kind == _PROFILER else None)
         if kind == _PROFILER:
             self.samples[rate] += len(self.profilers[rate].poll(0))
-            self.seconds[rate] += took / 1e9
+            self.seconds[rate] += took[_CPU] / 1e9
         return took
 
-    def _wait(self, profiler: Profiler | None) -> float:
+    def _wait(self, profiler: Profiler | None) -> _Times:
         """Do what a recorder does until the target has answered."""
         watched = [self.ruby.output.fileno()] + ([profiler.fileno()] if profiler else [])
         while True:
@@ -73,17 +78,17 @@ class _Bench:
             if profiler is not None and profiler.fileno() in ready:
                 self.samples[profiler._rate] += len(profiler.poll(0))
             if watched[0] in ready:
-                return float(self.ruby.answer())
+                return _times(self.ruby.answer())
 
 
 def measure(quick: bool) -> list[Row]:
     """Return the rows of the table."""
-    pairs, seconds = (30, 0.06) if quick else (120, 0.1)
+    pairs, seconds = (30, 0.06) if quick else (160, 0.1)
     say(f"slowdown: {pairs} rounds of {1 + 2 * len(RATES)} chunks of {1000 * seconds:.0f} ms")
     stay_apart()
     arms: list[_Arm] = [(_NOTHING, 0), *((kind, rate) for rate in RATES for kind in (_EVENT, _PROFILER))]
     draw = random.Random(1)
-    times: dict[_Arm, list[float]] = {arm: [] for arm in arms}
+    times: dict[_Arm, list[_Times]] = {arm: [] for arm in arms}
     with ExitStack() as stack:
         ruby = stack.enter_context(Ruby.working(DEPTH))
         profilers = {rate: stack.enter_context(Profiler(rate=rate)) for rate in RATES}
@@ -100,24 +105,26 @@ def measure(quick: bool) -> list[Row]:
                 times[arm].append(bench.chunk(arm, rounds))
     rows = []
     base = times[_NOTHING, 0]
-    how = f"{pairs} rounds of {1000 * seconds:.0f} ms, Ruby depth {DEPTH}, median ratio, 95 % interval"
+    how = f"CPU time; {pairs} rounds of {1000 * seconds:.0f} ms, depth {DEPTH}; median ratio, 95 % interval"
     for rate in RATES:
         event, whole = times[_EVENT, rate], times[_PROFILER, rate]
-        due = bench.seconds[rate] * rate
+        name = f"slowdown at {rate} Hz"
+        read = f"{bench.samples[rate]} samples read, {bench.seconds[rate] * rate:.0f} due by CPU time"
         rows += [
-            Row(f"slowdown at {rate} Hz, event alone", _percent(event, base), "%", how),
-            Row(
-                f"slowdown at {rate} Hz, profiler",
-                _percent(whole, base),
-                "%",
-                f"the same; {bench.samples[rate]} samples read, {due:.0f} due",
-            ),
-            Row(f"slowdown at {rate} Hz, profiler over event alone", _percent(whole, event), "%", "ratio of the two, the same rounds"),
+            Row(f"{name}, bare event", _percent(event, base), "%", how),
+            Row(f"{name}, profiler", _percent(whole, base), "%", f"the same; {read}"),
+            Row(f"{name}, profiler over bare event", _percent(whole, event), "%", "the same rounds"),
+            Row(f"{name}, profiler, wall clock", _percent(whole, base, _WALL), "%", "the same rounds"),
         ]
     return rows
 
 
-def _percent(times: list[float], base: list[float]) -> str:
-    found: Interval = bootstrap([time / other for time, other in zip(times, base, strict=True)])
+def _times(answer: bytes) -> _Times:
+    cpu, wall = answer.split()
+    return float(cpu), float(wall)
+
+
+def _percent(times: list[_Times], base: list[_Times], clock: int = _CPU) -> str:
+    found = bootstrap([time[clock] / other[clock] for time, other in zip(times, base, strict=True)])
     middle, low, high = (100 * (ratio - 1) for ratio in (found.median, found.low, found.high))
-    return f"{middle:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{middle:+.2f} ({low:+.2f} to {high:+.2f})"

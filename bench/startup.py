@@ -43,14 +43,42 @@ def measure(quick: bool) -> list[Row]:
         bare, imports = _imports(runs)
     how = f"Ruby depth {DEPTH}, {RATE} Hz, {runs} fresh processes, median (range)"
     return [
-        Row("enter to first sample, cold", _between(cold, "entering", "sampled"), "ms", f"no cached rows; {how}"),
+        Row(
+            "enter to first sample, cold",
+            _between(cold, "entering", "sampled"),
+            "ms",
+            f"no cached rows; {how}",
+        ),
         Row("enter to first sample, warm", _between(warm, "entering", "sampled"), "ms", how),
         Row("  of it: load the programs", _between(warm, "entering", "loaded"), "ms", "warm"),
         Row("  of it: register the process, attach", _between(warm, "loaded", "entered"), "ms", "warm"),
-        Row("  of it: wait for the first sample, name it", _between(warm, "entered", "sampled"), "ms", "warm"),
-        Row("process start to first sample, cold", _between(cold, "spawned", "sampled"), "ms", "with interpreter and imports"),
-        Row("process start to first sample, warm", _between(warm, "spawned", "sampled"), "ms", "with interpreter and imports"),
-        Row("import rubyunwind", spread(imports, scale=1e3), "ms", f"process that imports and ends, less the median of one that only ends; {runs} runs"),
+        Row(
+            "  of it: wait for the first sample, name it", _between(warm, "entered", "sampled"), "ms", "warm"
+        ),
+        Row(
+            "process start to first sample, cold",
+            _between(cold, "spawned", "sampled"),
+            "ms",
+            "with interpreter and imports",
+        ),
+        Row(
+            "process start to first sample, warm",
+            _between(warm, "spawned", "sampled"),
+            "ms",
+            "with interpreter and imports",
+        ),
+        Row(
+            "import the Profiler",
+            _between(warm, "ready", "imported"),
+            "ms",
+            "in those processes: from rubyunwind import Profiler",
+        ),
+        Row(
+            "import rubyunwind",
+            spread(imports, scale=1e3),
+            "ms",
+            f"process that imports and ends, less the median of one that only ends; {runs} runs",
+        ),
         Row("bare interpreter", spread(bare, scale=1e3), "ms", f"start and end; {runs} runs"),
     ]
 
@@ -60,7 +88,11 @@ def _run(pid: int, cache: Path) -> _Times:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     spawned = time.monotonic()
     done = subprocess.run(
-        [sys.executable, str(_CHILD), str(pid), str(RATE)], env=environment, capture_output=True, check=True, timeout=60
+        [sys.executable, str(_CHILD), str(pid), str(RATE)],
+        env=environment,
+        capture_output=True,
+        check=True,
+        timeout=60,
     )
     times: _Times = json.loads(done.stdout)
     return {"spawned": spawned, **times}

@@ -36,11 +36,15 @@ def bootstrap(values: Sequence[float]) -> Interval:
 
 def spread(values: Sequence[float], digits: int = 1, scale: float = 1.0) -> str:
     """Say median, smallest and largest, such as "3.1 (2.9-4.0)"."""
-    low, middle, high = (f"{scale * value:,.{digits}f}" for value in (min(values), median(values), max(values)))
+    low, middle, high = (
+        f"{scale * value:,.{digits}f}" for value in (min(values), median(values), max(values))
+    )
     return f"{middle} ({low}-{high})"
 
 
-def timed(runs: int, work: Callable[[], T], prepare: Callable[[], object] | None = None) -> tuple[list[float], T]:
+def timed(
+    runs: int, work: Callable[[], T], prepare: Callable[[], object] | None = None
+) -> tuple[list[float], T]:
     """Call `work` several times; return the seconds each took and what the last one returned.
 
     `prepare` is called before each, outside of the time.

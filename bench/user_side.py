@@ -73,7 +73,9 @@ class _Names:
         key = (kind, one, two)
         frame = self._frames.get(key)
         if frame is None:
-            frame = self._frames[key] = Frame(kind, f"{kind}_{one:x}_{two:x}", path="/app/a.rb", line=two & 0xFFF)
+            frame = self._frames[key] = Frame(
+                kind, f"{kind}_{one:x}_{two:x}", path="/app/a.rb", line=two & 0xFFF
+            )
         return frame
 
 
@@ -91,7 +93,9 @@ def _measure(load: _Load, runs: int) -> list[Row]:
     native = _CSink()
     try:
         events = _perf_records(load)
-        drained, _ = timed(runs, lambda: _drain(native, events), lambda: native._lib.drain_reset(native.drain))
+        drained, _ = timed(
+            runs, lambda: _drain(native, events), lambda: native._lib.drain_reset(native.drain)
+        )
         split, records = timed(runs, native.take, lambda: _fill(native, events))
     finally:
         native.free()
@@ -102,15 +106,28 @@ def _measure(load: _Load, runs: int) -> list[Row]:
     name = f"{load.frames} frames" + (", all distinct" if load.distinct == load.count else "")
 
     def row(what: str, seconds: list[float], detail: str) -> Row:
-        return Row(f"{what}, {name}", spread([load.count / took / 1e3 for took in seconds], 0), "1,000/s", f"{detail}; {how}")
+        return Row(
+            f"{what}, {name}",
+            spread([load.count / took / 1e3 for took in seconds], 0),
+            "1,000/s",
+            f"{detail}; {how}",
+        )
 
-    return [
-        row("traces drained", drained, "C drain, called from Python for each record (libbpf calls it from C)"),
-        row("traces split", split, "one block into a memoryview a record"),
+    rows = [
         row("traces decoded", decoded, "decode_trace alone, no field read"),
         row("traces to samples", sampled, "decode_trace and Assembler.sample, names made up"),
         row("samples folded", written, "formats.folded of those samples into memory"),
     ]
+    if load.distinct < load.count:
+        rows[:0] = [
+            row(
+                "traces drained",
+                drained,
+                "C drain, called from Python for each record (libbpf calls it from C)",
+            ),
+            row("traces split", split, "one block into a memoryview a record"),
+        ]
+    return rows
 
 
 def _traces(load: _Load) -> list[bytes]:
@@ -122,14 +139,24 @@ def _traces(load: _Load) -> list[bytes]:
         for at in range(load.frames):
             if at % 10 in (4, 5, 6, 7):
                 frames.append(
-                    TraceFrame(file_id=0x7F00_0000_0000 + 64 * draw.randrange(400), addr_or_line=number + at, kind=FrameMarker.RUBY)
+                    TraceFrame(
+                        file_id=0x7F00_0000_0000 + 64 * draw.randrange(400),
+                        addr_or_line=number + at,
+                        kind=FrameMarker.RUBY,
+                    )
                 )
             else:
                 # Every group of Ruby frames is followed by the loop that runs it.
                 address = 0x1800 if at % 10 == 8 else 0x10_0000 + 16 * draw.randrange(4000)
-                frames.append(TraceFrame(file_id=_FILE, addr_or_line=address, kind=FrameMarker.NATIVE, return_address=True))
+                frames.append(
+                    TraceFrame(
+                        file_id=_FILE, addr_or_line=address, kind=FrameMarker.NATIVE, return_address=True
+                    )
+                )
         flags = TraceFlag.NATIVE_ROOT | TraceFlag.RUBY_MET | TraceFlag.RUBY_BASE | TraceFlag.EC_FROM_TLS
-        trace = Trace(pid=_PID, tid=_PID, comm="ruby", origin=TraceOrigin.SAMPLING, flags=flags, frames=frames)
+        trace = Trace(
+            pid=_PID, tid=_PID, comm="ruby", origin=TraceOrigin.SAMPLING, flags=flags, frames=frames
+        )
         found.append(bytes(trace))
     return found
 
@@ -139,7 +166,11 @@ def _perf_records(load: _Load) -> list[Any]:
     from rubyunwind._native import ffi
 
     traces = _traces(load)
-    order = random.Random(8).choices(range(load.distinct), k=load.count) if load.distinct < load.count else range(load.count)
+    order = (
+        random.Random(8).choices(range(load.distinct), k=load.count)
+        if load.distinct < load.count
+        else range(load.count)
+    )
     made = []
     for trace in traces:
         payload = trace.ljust(((len(trace) + 4 + 7) & ~7) - 4, b"\0")
@@ -167,5 +198,7 @@ def _samples(records: list[tuple[int, memoryview]]) -> list[Sample]:
 
 def _fold(samples: list[Sample]) -> bytes:
     file = io.BytesIO()
-    folded.write(file, samples, Totals(), Meta(title="", command="", started=0, duration=0.0, rate=99.0, runtimes=()))
+    folded.write(
+        file, samples, Totals(), Meta(title="", command="", started=0, duration=0.0, rate=99.0, runtimes=())
+    )
     return file.getvalue()

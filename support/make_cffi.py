@@ -8,6 +8,7 @@
 """
 
 import sys
+from pathlib import Path
 
 import cffi
 
@@ -27,7 +28,7 @@ WIDE = """
 
 
 def main(kind: str, out: str, *inputs: str) -> None:
-    text = "".join(open(path, encoding="utf-8").read() for path in inputs)
+    text = "".join(Path(path).read_text(encoding="utf-8") for path in inputs)
     ffi = cffi.FFI()
     if kind == "native":
         ffi.cdef(PRELUDE + WIDE + text)

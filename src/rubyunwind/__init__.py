@@ -24,20 +24,26 @@ from rubyunwind.errors import (
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.spec import load_collection_spec
+    from rubyunwind.profiler.profiler import Profiler
+    from rubyunwind.profiler.recording import Profile, Recording, record
     from rubyunwind.profiler.sample import Sample
+
+__version__ = "0.1.0"  # as in pyproject.toml and meson.build; asking the installed package takes 60 ms
 
 __all__ = [
     "AttachError",
     "BpfError",
     "DecodeError",
     "NotSupported",
-    "Profile",  # noqa: F405
-    "Profiler",  # noqa: F405
+    "Profile",
+    "Profiler",
+    "Recording",
     "RubyUnwindError",
     "Sample",
     "UnsupportedRuby",
+    "__version__",
     "load_collection_spec",
-    "record",  # noqa: F405
+    "record",
 ]
 __all__ += abi.__all__
 
@@ -45,6 +51,7 @@ __all__ += abi.__all__
 _LAZY = {
     "Profile": "rubyunwind.profiler.recording",
     "Profiler": "rubyunwind.profiler.profiler",
+    "Recording": "rubyunwind.profiler.recording",
     "Sample": "rubyunwind.profiler.sample",
     "load_collection_spec": "rubyunwind.bpf.spec",
     "record": "rubyunwind.profiler.recording",

@@ -117,7 +117,8 @@ INLINE void send_trace(void *ctx, Trace *trace) {
   asm volatile("" : "+r"(length));
   if (length > MAX_FRAME_UNWINDS)
     return; /* cannot be: pushing is bounded */
-  u64 size = sizeof(Trace) - sizeof(Frame) * (MAX_FRAME_UNWINDS - length);
+  /* Added up, as older verifiers lose the bound when the unused frames are subtracted. */
+  u64 size = sizeof(Trace) - sizeof(Frame) * MAX_FRAME_UNWINDS + sizeof(Frame) * length;
   long error = bpf_perf_event_output(ctx, &trace_events, BPF_F_CURRENT_CPU, trace, size);
   /* Records that the kernel reports as lost come late; this is the count that holds. */
   increment_counter(error ? COUNTER_OUTPUT_FAILED : COUNTER_SENT);

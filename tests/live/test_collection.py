@@ -82,7 +82,8 @@ def test_a_program_that_is_left_out_leaves_its_slot_empty(spec: CollectionSpec) 
 
 
 def test_a_map_that_is_left_out_is_not_created(spec: CollectionSpec) -> None:
-    spec.programs["unwind_ruby"].load = False
+    for program in ("unwind_ruby", "unwind_stop"):
+        spec.programs[program].load = False
     spec.maps["small_hash"].create = False
     with spec.load(without_maps={"kernel_stackmap"}) as collection:
         assert not {"kernel_stackmap", "small_hash"} & set(collection.maps)
@@ -230,3 +231,15 @@ def test_a_program_tells_what_the_verifier_walked(collection: Collection) -> Non
 def test_kernel_memory_of_a_map_is_told(collection: Collection) -> None:
     # The entries of a hash are allocated when it is made.
     assert collection.maps["small_hash"].memory_bytes() >= 4 * 12
+
+
+def test_maps_that_no_program_uses_are_created_only_on_request() -> None:
+    unused = {"php_procs", "dotnet_procs", "apm_int_procs", "system_analysis", "sched_times", "abi_types"}
+    spec = load_collection_spec()
+    assert {item.name for item in spec.maps.values() if not item.create} == unused
+    with spec.load() as collection:
+        assert set(collection.maps) == set(spec.maps) - unused
+    spec.maps["php_procs"].create = True
+    with spec.load(max_entries={"dotnet_procs": 7}) as collection:
+        assert {"php_procs", "dotnet_procs"} <= set(collection.maps)
+        assert collection.maps["dotnet_procs"].max_entries == 7

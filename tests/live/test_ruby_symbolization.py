@@ -210,4 +210,4 @@ def test_frames_of_a_process_that_ended_are_unknown_with_the_reason(start: Start
     assert not before.is_alive()
     frame = program.symbolizer.ruby_frame(0x7F0000001000, 0x7F0000002000, 0)
     assert frame.kind == "unknown"
-    assert "cannot read" in frame.name
+    assert "cannot read" in str(frame.label)

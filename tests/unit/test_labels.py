@@ -109,8 +109,9 @@ def test_svars_that_point_at_each_other_end() -> None:
     svar = memory.svar(0)
     memory.poke(svar + 8, svar)
     frame = symbolizer.cfunc_frame(svar)
-    assert frame.kind == "unknown"
-    assert "no method entry" in frame.name
+    assert (frame.kind, frame.name) == ("unknown", "[C function that was freed]")
+    assert frame.label is not None
+    assert "no method entry" in frame.label
 
 
 def test_a_rescue_is_named_after_its_method_from_3_4_on() -> None:
@@ -170,11 +171,47 @@ def test_bad_addresses_give_unknown_frames_with_the_reason() -> None:
     memory, symbolizer, _ = process("3.1.2")
     for address in (0, 8, 0x1001, (1 << 64) - 8):
         frame = symbolizer.ruby_frame(address, 0, 0)
-        assert frame.kind == "unknown"
-        assert "cannot read" in frame.name
+        assert (frame.kind, frame.name) == ("unknown", "[Ruby code that cannot be read]")
+        assert "cannot read" in str(frame.label)
         assert symbolizer.cfunc_frame(address).kind == "unknown"
     _, odd = memory.iseq(kind=77)
-    assert "no instruction sequence (type 77)" in symbolizer.ruby_frame(odd, 0, 0).name
+    frame = symbolizer.ruby_frame(odd, 0, 0)
+    assert (frame.kind, frame.name) == ("unknown", "[Ruby code that was freed]")
+    assert "no instruction sequence (type 77)" in str(frame.label)
+
+
+@pytest.mark.parametrize("version", ["3.1.2", "3.4.1"])
+def test_names_known_before_the_process_ended_stay(version: str) -> None:
+    clock = Clock()
+    memory, symbolizer, ids = process(version, ["run"], clock=clock, recheck_after=1.0)
+    owner = memory.klass("Foo") if memory.layout.class_classpath else 8
+    method = memory.method_entry(owner, ids["run"])
+    _, body = memory.iseq("run", lines=memory.one_line(4))
+    _, unseen = memory.iseq("unseen")
+    pc = code_of(memory, body)
+    ruby, cfunc = symbolizer.ruby_frame(body, pc, method), symbolizer.cfunc_frame(method)
+    memory.block.clear()
+    for clock.now in (0.5, 1.5, 9.0):
+        assert symbolizer.ruby_frame(body, pc, method) is ruby
+        assert symbolizer.cfunc_frame(method) == cfunc
+    assert symbolizer.ruby_frame(unseen, 0, 0).kind == "unknown"
+    # A place in known code that was not seen before: its line is gone, its name is not.
+    later = symbolizer.ruby_frame(body, pc + 8, method)
+    assert (later.kind, later.name) == ("ruby", ruby.name)
+
+
+def test_the_end_of_a_process_is_noticed_once_an_interval_not_at_every_frame() -> None:
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock, recheck_after=1.0)
+    _, body = memory.iseq("run", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    symbolizer.ruby_frame(body, pc, 0)
+    memory.block.clear()
+    clock.now = 2.0
+    reads = memory.reads
+    for _ in range(5):
+        symbolizer.ruby_frame(body, pc, 0)
+    assert memory.reads == reads + 1
 
 
 def test_a_frame_that_compiled_code_has_not_filled_in_has_no_line() -> None:

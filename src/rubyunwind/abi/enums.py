@@ -47,6 +47,10 @@ class OpenIntEnum(IntEnum):
         member._value_ = int(value)
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[OpenIntEnum], tuple[int]]:
+        # By number: some 3.11 releases pickle enum members by a name, which these do not have.
+        return type(self), (int(self),)
+
     @classmethod
     def _describe(cls, value: int) -> str:
         return f"UNKNOWN_{value:#x}"

@@ -229,7 +229,7 @@ def _prepare_maps(
         wanted = spec.maps.get(name)
         if wanted is None:  # .rodata and friends
             continue
-        if not wanted.create or name in without:
+        if name in without or not (wanted.create or name in sizes):
             check(lib.bpf_map__set_autocreate(item, False), f"leave out map {name}")
             continue
         key_size, value_size, entries = (

@@ -151,8 +151,8 @@ class CollectionSpec:
     ) -> Collection:
         """Create the maps and load the programs; the Collection owns every descriptor.
 
-        `max_entries` overrides sizes by map name, `without_maps` and `without_programs` leave things
-        out, for this load only.
+        `max_entries` overrides sizes by map name (a map that is given a size is created), `without_maps`
+        and `without_programs` leave things out, for this load only.
         Raises BpfError (verifier failures with `.log`), NotSupported where rights or libbpf are
         missing or the object is for another architecture, and KeyError for names that are not there.
         """

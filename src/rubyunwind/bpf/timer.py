@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+from contextlib import suppress
 
 from rubyunwind._libbpf import ffi
 from rubyunwind.bpf.library import LIBC
@@ -21,21 +22,31 @@ class Timer:
     """An epoll over descriptors and a timerfd of its own. Owns both, never the descriptors it watches.
 
     An outer event loop needs no timer then: `fileno` becomes readable at least every `period` seconds.
+    Raises BpfError when no descriptor is left.
     """
 
     def __init__(self, period: float) -> None:
+        nanoseconds = int(period * 1e9)
+        if nanoseconds < 1:
+            raise ValueError(f"a period of {period} s: it must be above zero")
         self._epoll = select.epoll()
         self._clock = -1
+        try:
+            self._start(nanoseconds)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, nanoseconds: int) -> None:
         fd = LIBC.timerfd_create(_CLOCK_MONOTONIC, _TFD_CLOEXEC | _TFD_NONBLOCK)
         if fd < 0:
             raise BpfError(ffi.errno, "create a timer")
         self._clock = int(fd)
-        nanoseconds = int(period * 1e9)
         interval = ffi.new("struct itimerspec *")
         interval.it_interval.tv_sec, interval.it_interval.tv_nsec = divmod(nanoseconds, 1_000_000_000)
         interval.it_value = interval.it_interval
         if LIBC.timerfd_settime(self._clock, 0, interval, ffi.NULL) < 0:
-            raise BpfError(ffi.errno, f"set a timer to {period} s")
+            raise BpfError(ffi.errno, f"set a timer to {nanoseconds} ns")
         self.watch(self._clock)
 
     def watch(self, fd: int) -> None:
@@ -47,15 +58,13 @@ class Timer:
         return self._epoll.fileno()
 
     def wait(self, timeout: float) -> None:
-        """Wait until something is due, at most `timeout` seconds."""
-        self._epoll.poll(timeout)
+        """Wait until something is due, at most `timeout` seconds; not at all for zero and below."""
+        self._epoll.poll(max(0.0, timeout))
 
     def clear(self) -> None:
         """Take the tick that may be due, so that `fileno` is quiet until the next one."""
-        try:
+        with suppress(BlockingIOError):
             os.read(self._clock, 8)
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         """Close both descriptors. Twice is harmless."""

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 
 import click
 
+from rubyunwind import __version__
 from rubyunwind.errors import BpfError, RubyUnwindError
 
 __all__ = ["main"]
@@ -32,9 +34,15 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="rubyunwind")
+@click.version_option(__version__)
 def cli() -> None:
-    """See what Ruby processes do, from the outside: kernel, native, C-function and Ruby frames in one stack."""
+    """See what Ruby processes do: kernel, native, C-function and Ruby frames in one stack."""
+
+
+def _is_verbose(words: list[str]) -> bool:
+    """Whether -v was given to us, not to a command that is recorded."""
+    ours = words[: words.index("--")] if "--" in words else words
+    return any(word == "--verbose" or re.fullmatch("-v+", word) for word in ours)
 
 
 def main() -> None:
@@ -45,7 +53,7 @@ def main() -> None:
         status = int(getattr(error, "exit_status", 1))
         click.echo(f"rubyunwind: {error}", err=True)
         if isinstance(error, BpfError) and error.log:
-            if "-v" in sys.argv or "--verbose" in sys.argv:
+            if _is_verbose(sys.argv[1:]):
                 click.echo(error.log, err=True)
             else:
                 click.echo("rubyunwind: -v shows the whole log of the verifier", err=True)

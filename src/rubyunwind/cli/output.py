@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -32,8 +33,8 @@ class Output:
             self._file: BinaryIO = sys.stdout.buffer
             self._new = False
             return
-        self._new = not path.exists()
         try:
+            self._new = not path.exists()
             # Not truncated: what is there is replaced when there is something to replace it with.
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb")
         except OSError as error:
@@ -58,14 +59,16 @@ class Output:
     def write(self, profile: Profile) -> None:
         """Write the profile. RubyUnwindError if the file refuses it."""
         try:
-            if self.path is not None and self._file.seekable():
+            if self.path is not None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.truncate(0)
             self._written = True
             profile.write(self._file, self.format)
             self._file.flush()
         except BrokenPipeError:
-            # The reader of our stdout has seen enough; nothing more may be written there, at exit neither.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader has seen enough; nothing more may be written there, when it is closed neither.
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
         except OSError as error:
             raise RubyUnwindError(f"cannot write {self.path or 'to stdout'}: {error.strerror}") from error
 

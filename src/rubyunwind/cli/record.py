@@ -15,17 +15,17 @@ import click
 
 from rubyunwind.cli.output import Output
 from rubyunwind.formats.registry import FORMATS
+from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rubyunwind.profiler.command import Command
     from rubyunwind.profiler.recording import Profile
 
 __all__ = ["command"]
 
-_INTERRUPTED = 128 + signal.SIGINT
 # Seconds a command has to end by itself after Ctrl-C, before it gets the signal again, then SIGTERM.
 _GRACE = (1.0, 2.0)
 
@@ -33,9 +33,21 @@ _GRACE = (1.0, 2.0)
 @click.command("record", short_help="sample processes or a command into a file")
 @click.option("-p", "--pid", "pids", type=int, multiple=True, help="Process to record; may be repeated.")
 @click.option("-r", "--rate", type=click.IntRange(1), default=99, show_default=True, help="Samples a second.")
-@click.option("-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; else until Ctrl-C or the end.")
-@click.option("-o", "--output", help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.")
-@click.option("-f", "--format", "format_", type=click.Choice(list(FORMATS)), help="Default: by the suffix of the output.")
+@click.option(
+    "-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; else until Ctrl-C or the end."
+)
+@click.option(
+    "-o",
+    "--output",
+    help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.",
+)
+@click.option(
+    "-f",
+    "--format",
+    "format_",
+    type=click.Choice(list(FORMATS)),
+    help="Default: by the suffix of the output.",
+)
 @click.option(
     "-s/-S",
     "--subprocesses/--no-subprocesses",
@@ -61,10 +73,8 @@ def command(
     """
     if bool(pids) == bool(words):
         raise click.UsageError("give processes (-p PID) or a command (-- COMMAND ...) to record, one of them")
-    if verbose:
-        logging.basicConfig(level=logging.DEBUG if verbose > 1 else logging.INFO, format="rubyunwind: %(message)s")
-    else:
-        logging.basicConfig(level=logging.ERROR, format="rubyunwind: %(message)s")
+    level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="rubyunwind: %(message)s")
     what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
     children = bool(words) if subprocesses is None else subprocesses
     with Output.choose(output, format_, what) as target:
@@ -73,10 +83,12 @@ def command(
         )
         with recording:
             interrupts = _Interrupts(recording.stop)
-            _say_notes(recording)
+            said = recording.profiler.notes if pids else ()
+            _say_notes(said)
             profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
             target.write(profile)
             _say_totals(profile, target)
+            _say_notes(_news(profile, said, is_command=bool(words)))
             status = _finish(recording.command, interrupts)
     sys.exit(status)
 
@@ -114,10 +126,19 @@ def _finish(child: Command | None, interrupts: _Interrupts) -> int:
     return child.wait()
 
 
-def _say_notes(recording: Recording) -> None:
-    if recording.command is None:
-        for note in recording.profiler.notes:
-            click.echo(f"rubyunwind: {note}", err=True)
+def _news(profile: Profile, said: tuple[str, ...], *, is_command: bool) -> list[str]:
+    """Return the notes that were not said yet; of a command's processes, most may have no Ruby."""
+    if not is_command:
+        return [note for note in profile.notes if note not in said]
+    news = [note for note in profile.notes if not note.endswith(NO_RUBY)]
+    if not profile.runtimes and len(news) < len(profile.notes):
+        news.append("no Ruby was found in the command; native frames only")
+    return news
+
+
+def _say_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"rubyunwind: {note}", err=True)
 
 
 def _progress(profile: Profile) -> None:
@@ -140,7 +161,5 @@ def _say_totals(profile: Profile, target: Output) -> None:
         click.echo(f"rubyunwind: incomplete or unsent, by reason: {reasons}", err=True)
     if not totals.read:
         click.echo("rubyunwind: no samples: the processes used no CPU time, or ended too soon", err=True)
-    if profile.exit_status is not None and profile.notes and not profile.runtimes:
-        click.echo("rubyunwind: no Ruby was found in the command; native frames only", err=True)
     if target.path is not None:
         click.echo(f"rubyunwind: wrote {target.path} ({target.format})", err=True)

@@ -24,7 +24,8 @@ _HEAD = struct.Struct("<BBBBiI")
 def function_starts(elf: ElfFile) -> list[int]:
     """Return the ELF virtual addresses at which functions with unwind information begin, ascending.
 
-    Empty for a file without the table. A stripped file keeps it, as C++ exceptions and backtrace(3) need it.
+    Empty for a file without the table, and for a damaged one. A stripped file keeps it, as C++ exceptions and
+    backtrace(3) need it. Raises DecodeError when the file was closed or shrank.
     """
     section = elf.section(".eh_frame_hdr")
     if section is None:

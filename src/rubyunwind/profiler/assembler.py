@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import FrameMarker, TraceOrigin
+from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
 from rubyunwind.profiler.placement import place_ruby_frames
-from rubyunwind.profiler.reasons import incompleteness
+from rubyunwind.profiler.reasons import incompleteness, reason_of
 from rubyunwind.profiler.sample import Frame, Sample
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Assembler:
     def __init__(self, tracker: ProcessTracker, kernel_stacks: Map) -> None:
         self._tracker = tracker
         self._kernel_stacks = kernel_stacks
-        self._kernel_symbols = KernelSymbols()
+        self.kernel_symbols = KernelSymbols()
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
         self._stacks: dict[tuple[ProfiledProcess | None, bytes], _Stack] = {}
@@ -79,7 +79,8 @@ class Assembler:
         # Root first: a C function has the place of the Ruby frame that called it.
         items: Sequence[TraceFrame] = trace.frames
         if process is not None and process.interpreter is not None:
-            items = place_ruby_frames(items, process.interpreter.holds)
+            rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT)
+            items = place_ruby_frames(items, process.interpreter.holds, rooted=rooted)
         for item in reversed(items):
             kind = item.kind
             if kind == FrameMarker.ABORT:
@@ -94,7 +95,7 @@ class Assembler:
             elif kind == FrameMarker.KERNEL:
                 frame = self._kernel(item.addr_or_line)
             elif item.is_error:
-                frame = Frame("error", f"[error {item.addr_or_line}]")
+                frame = Frame("error", f"[error: {reason_of(ErrorCode(item.addr_or_line))}]")
             else:
                 frame = Frame("unknown", f"[frame of kind {int(kind):#x}]")
             frames.append(frame)
@@ -108,7 +109,7 @@ class Assembler:
         # A return address lies behind its call, which may have been the function's last instruction.
         address = item.addr_or_line - item.return_address
         if file is None:
-            return Frame("unknown", f"[file {item.file_id:#x}]", offset=address)
+            return Frame("unknown", "[code of an unknown file]", f"file {item.file_id:#x}", offset=address)
         return file.frame(address)
 
     def _ruby(self, item: TraceFrame, process: ProfiledProcess | None) -> Frame:
@@ -126,12 +127,16 @@ class Assembler:
         frames = self._kernel_by_id.get(stack_id)
         if frames is None:
             addresses = self._kernel_stacks.get(stack_id.to_bytes(4, "little"), ())
+            if not addresses:
+                # The kernel takes a stack out of the map for the moment in which somebody reads it.
+                return (Frame("unknown", "[kernel stack that cannot be read]"),)
             frames = self._kernel_by_id[stack_id] = tuple(self._kernel(address) for address in addresses)
         return frames
 
     def _kernel(self, address: int) -> Frame:
         frame = self._kernel_frames.get(address)
         if frame is None:
-            name = self._kernel_symbols.lookup(address) or f"[kernel {address:#x}]"
-            frame = self._kernel_frames[address] = Frame("kernel", name)
+            name = self.kernel_symbols.lookup(address)
+            frame = Frame("kernel", name) if name else Frame("kernel", "[kernel]", offset=address)
+            self._kernel_frames[address] = frame
         return frame

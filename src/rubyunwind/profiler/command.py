@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import signal
 import struct
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from rubyunwind.errors import RubyUnwindError
@@ -24,7 +26,10 @@ class CommandError(RubyUnwindError):
     """The command could not be executed; `exit_status` is what a shell would return."""
 
     def __init__(self, command: str, code: int) -> None:
-        super().__init__(f"cannot run {command}: {os.strerror(code)}")
+        advice = ""
+        if code == errno.ENOENT and "/" not in command:
+            advice = f"; it is in no directory of PATH, which is {os.environ.get('PATH')} (sudo sets its own)"
+        super().__init__(f"cannot run {command}: {os.strerror(code)}{advice}")
         self.exit_status = _NOT_FOUND if code == errno.ENOENT else _NOT_EXECUTABLE
 
 
@@ -40,39 +45,52 @@ class Command:
             raise ValueError("a command needs at least one word")
         self.arguments = list(arguments)
         self.exit_status: int | None = None
-        go_read, self._go = os.pipe()
-        self._failure, failure_write = os.pipe()  # both close on exec: end of file means success
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self._go)
-            os.close(self._failure)
-            self._child(go_read, failure_write)
-        os.close(go_read)
-        os.close(failure_write)
+        with ExitStack() as ours, ExitStack() as childs:
+            # Both pipes close on exec: end of file means success.
+            go_read, self._go = os.pipe()
+            childs.callback(os.close, go_read)
+            ours.callback(os.close, self._go)
+            self._failure, failure_write = os.pipe()
+            childs.callback(os.close, failure_write)
+            ours.callback(os.close, self._failure)
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._child(go_read, failure_write)
+            ours.pop_all()
 
     def _child(self, go: int, failure: int) -> None:
         """Wait for `start`, then become the command. Never returns."""
         code = errno.EIO
         try:
+            os.close(self._go)
+            os.close(self._failure)
             if os.read(go, 1):
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                # What Python ignores for itself; handlers of ours end with exec by themselves.
+                for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                    signal.signal(number, signal.SIG_DFL)
                 _drop_sudo()
                 os.execvp(self.arguments[0], self.arguments)
         except OSError as error:
             code = error.errno or errno.EIO
+        except ValueError:  # a zero byte in a word
+            code = errno.EINVAL
         finally:
-            os.write(failure, struct.pack("i", code))
-            os._exit(_NOT_FOUND)
+            # Whatever happens, this copy of our process must not go on where the parent does.
+            try:
+                os.write(failure, struct.pack("i", code))
+            finally:
+                os._exit(_NOT_FOUND)
 
     def start(self) -> None:
-        """Let the command run. Raises CommandError if it cannot be executed."""
-        os.write(self._go, b"!")
-        os.close(self._go)
-        self._go = -1
-        answer = os.read(self._failure, 4)
-        os.close(self._failure)
-        self._failure = -1
+        """Let the command run, once. Raises CommandError if it cannot be executed."""
+        if self._go < 0:
+            raise RuntimeError(f"{self.arguments[0]} was started or given up before")
+        try:
+            with suppress(BrokenPipeError):  # killed while it waited: its exit status says so
+                os.write(self._go, b"!")
+            answer = os.read(self._failure, 4)
+        finally:
+            self._close_pipes()
         if answer:
             self.wait()
             raise CommandError(self.arguments[0], struct.unpack("i", answer)[0])
@@ -97,20 +115,31 @@ class Command:
 
     def close(self) -> None:
         """Give up a command that was not started: it ends without having run. Twice is harmless."""
-        for name in ("_go", "_failure"):
-            if getattr(self, name) >= 0:
-                os.close(getattr(self, name))
-                setattr(self, name, -1)
-                if name == "_go":
-                    self.wait()
+        if self._go >= 0:
+            self._close_pipes()
+            # Another child of ours may hold a copy of the pipe, which then never ends: not only close it.
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+    def _close_pipes(self) -> None:
+        os.close(self._go)
+        os.close(self._failure)
+        self._go = self._failure = -1
 
 
 def _drop_sudo() -> None:
-    """Become the user who called sudo, if there is one."""
+    """Become the user who called sudo, if there is one: ids, groups, and the environment's names for them."""
     uid, gid, user = (os.environ.get(f"SUDO_{name}") for name in ("UID", "GID", "USER"))
     if os.getuid() != 0 or not uid or not gid or uid == "0":
         return
+    home = ""
+    with suppress(KeyError):  # a user may be in no database
+        home = pwd.getpwuid(int(uid)).pw_dir
     if user:
         os.initgroups(user, int(gid))
+    else:
+        os.setgroups([int(gid)])
     os.setgid(int(gid))
     os.setuid(int(uid))
+    if user and home and os.environ.get("USER") == "root":
+        os.environ.update(USER=user, LOGNAME=user, HOME=home)

@@ -47,7 +47,8 @@ class MappedFile:
         if frame is None:
             if len(self._frames) >= _FRAME_CACHE:
                 self._frames.clear()
-            frame = self._frames[address] = Frame("native", self._name(address), module=self.path, offset=address)
+            frame = Frame("native", self._name(address), module=self.path, offset=address)
+            self._frames[address] = frame
         return frame
 
     def _name(self, address: int) -> str:
@@ -63,7 +64,10 @@ class MappedFile:
         if found is not None:
             return demangle(found[0])
         if self._starts is None:
-            self._starts = function_starts(self.elf)
+            try:
+                self._starts = function_starts(self.elf)
+            except DecodeError:
+                self._starts = []
         start = start_of(self._starts, address)
         base = self.path.rpartition("/")[2] or self.path
         return f"{base}+{address if start is None else start:#x}"
@@ -95,11 +99,13 @@ class FileCache:
             elf = self._read(pid, mapping, memory)
             try:
                 found = MappedFile(elf, mapping.path)
-            except DecodeError:
+            except BaseException:
                 elf.close()
                 raise
         except (RubyUnwindError, OSError) as error:
             logging.getLogger(__name__).info("no unwinding through %s: %s", mapping.path, error)
+            if not isinstance(error, DecodeError):
+                return None  # this process may have ended; the next one that maps the file is asked again
         self._by_key[key] = found
         if found is not None:
             known = self._by_id.setdefault(found.file_id, found)

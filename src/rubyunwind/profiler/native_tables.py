@@ -33,7 +33,6 @@ _ROW_FLAGS = MapFlag.INNER_MAP | MapFlag.MMAPABLE
 _INVALID = STACK_DELTA_COMMAND_FLAG | UnwindCommand.INVALID
 
 
-
 class NativeTables:
     """Fills the stack-delta maps of a collection, each file once however many processes map it.
 

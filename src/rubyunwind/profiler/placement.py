@@ -24,11 +24,14 @@ __all__ = ["place_ruby_frames"]
 _RUBY = frozenset({FrameMarker.RUBY, FrameMarker.RUBY_CFUNC})
 
 
-def place_ruby_frames(frames: Sequence[Frame], is_loop: Callable[[Frame], bool]) -> list[Frame]:
+def place_ruby_frames(
+    frames: Sequence[Frame], is_loop: Callable[[Frame], bool], *, rooted: bool
+) -> list[Frame]:
     """Return the frames of a trace, leaf first, with each Ruby group before the loop that runs it.
 
-    `is_loop` tells whether a native frame is the interpreter loop's. Frames that are in place already come
-    back as they are, error frames stay last.
+    `is_loop` tells whether a native frame is the interpreter loop's; `rooted` says that the native walk
+    reached its root, so that Ruby frames at the end are left over, not cut from a loop that was not reached.
+    Frames that are in place already come back as they are, error frames stay last.
     """
     errors = [frame for frame in frames if frame.kind == FrameMarker.ABORT]
     rest = frames[: len(frames) - len(errors)] if errors else frames
@@ -46,13 +49,12 @@ def place_ruby_frames(frames: Sequence[Frame], is_loop: Callable[[Frame], bool])
             natives[-1].append(frame)
     if not groups:
         return list(frames)
-    left_over = len(groups) == len(natives) and len(natives) > 1
-    if left_over:
+    if rooted and len(groups) == len(natives) > 1:
         return _entering(natives, groups) + errors
     # natives[i + 1] begins with the loop that has groups[i]; a second loop in the last run has no group.
     if len(natives) == len(groups) + 1 and is_loop(natives[-1][0]):
         outer = [index for index, frame in enumerate(natives[-1]) if is_loop(frame)]
-        if len(outer) == 2:  # noqa: PLR2004 - its own, and the one without a group
+        if len(outer) == 2:  # its own, and the one without a group
             return _leaving(natives, groups, outer[1]) + errors
     return list(frames)
 

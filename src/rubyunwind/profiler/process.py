@@ -71,10 +71,10 @@ class ProfiledProcess:
         self._maps = collection.maps
         self._files = files
         self._tables = tables
-        self._memory = LiveMemory(pid)
         self._entries: set[_Entry] = set()
         self._seen: list[Mapping] = []
         self._probe = _first_address(pid)
+        self._memory = LiveMemory(pid)  # last: nobody closes it if this raises
         self._key = pid.to_bytes(4, "little")
 
     def announce(self) -> None:
@@ -191,10 +191,13 @@ class ProfiledProcess:
             self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
         for entry in ruby.interpreter_ranges[:1]:
             self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(
-                OffsetRange(lower_offset=entry.lower, upper_offset=entry.upper, program_index=PROG_UNWIND_RUBY)
+                OffsetRange(
+                    lower_offset=entry.lower, upper_offset=entry.upper, program_index=PROG_UNWIND_RUBY
+                )
             )
             self.interpreter = InterpreterLoop(file.file_id, entry.lower, entry.upper)
-        if self.symbolizer is None or self.ruby is None or self.ruby.identifier_table != ruby.identifier_table:
+        known = self.ruby.identifier_table if self.ruby is not None else None
+        if self.symbolizer is None or known != ruby.identifier_table:
             self.symbolizer = RubySymbolizer(self._memory, ruby)
         self.ruby = ruby
         return True

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter as Tally
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import Counter, SystemConfig, decode_trace
 from rubyunwind.bpf.compound_maps import PerCPUMap
+from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.bpf.timer import Timer
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     from rubyunwind.bpf.collection import Collection
 
-__all__ = ["Profiler"]
+__all__ = ["NO_RUBY", "Profiler"]
+
+NO_RUBY = "no Ruby was found in it; native frames only"
 
 # Map sizes for a few processes; the object's own sizes are for a whole machine.
 _FEW = {
@@ -57,9 +61,10 @@ class Profiler:
     `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
     can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name.
 
-    Raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an old
-    kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
-    says so.
+    Entering raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an
+    old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
+    says so. It is entered once; use before that, after `close` or in a forked child is a LifetimeError, but
+    `stats`, `counters`, `notes` and `runtimes` stay after the close.
     """
 
     def __init__(
@@ -81,21 +86,30 @@ class Profiler:
         self._debug = debug_tracer
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
-        self._read = self._malformed = self._truncated = 0
+        self._read = self._malformed = self._torn = self._truncated = 0
         self._failed: Tally[str] = Tally()
         self._counters: dict[Counter, int] = {}
-        self._entered = False
+        self._notes: tuple[str, ...] = ()
+        self._runtimes: tuple[str, ...] = ()
+        self._resource: Resource | None = None
         self._due = 0.0
 
     def __enter__(self) -> Profiler:
+        if self._resource is not None:
+            raise LifetimeError("this Profiler was entered before; make a new one for another recording")
+        self._resource = Resource("the Profiler", lambda: None)
         with ExitStack() as stack:
+            stack.callback(self._resource.close)
             self._collection = stack.enter_context(self._load())
             maps = self._collection.maps
+            maps["system_config"][bytes(4)] = bytes(SystemConfig(stack_ptregs_offset=_stack_ptregs_offset()))
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
             self._traces = stack.enter_context(
-                PerfBuffer(maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=max(1, self._rate // _WAKE_UPS))
+                PerfBuffer(
+                    maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=max(1, self._rate // _WAKE_UPS)
+                )
             )
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
             self._timer.watch(self._traces.fileno())
@@ -105,7 +119,6 @@ class Profiler:
             self._assembler = Assembler(self._tracker, maps["kernel_stackmap"])
             program = self._collection.programs["native_tracer_entry"]
             self._ticks = stack.enter_context(Ticks(program, self._rate, children=self._children))
-            self._entered = True
             for pid in self._pids:
                 self.follow(pid)
             if self._all:
@@ -117,36 +130,49 @@ class Profiler:
         self.close()
 
     def _load(self) -> Collection:
-        import os
+        return load_collection_spec(self._debug).load(max_entries=self._sizes)
 
-        spec = load_collection_spec(self._debug)
-        collection = spec.load(max_entries=self._sizes)
-        offset = _STACK_PTREGS_OFFSET.get(os.uname().machine, 0)
-        collection.maps["system_config"][bytes(4)] = bytes(SystemConfig(stack_ptregs_offset=offset))
-        return collection
+    def _check(self) -> None:
+        """Raise LifetimeError unless the profiler is entered, not closed, and this is no forked child."""
+        if self._resource is None:
+            raise LifetimeError("this Profiler is not entered yet: use it in a `with` block")
+        self._resource.check()
 
     def follow(self, pid: int, *, from_exec: bool = False) -> None:
         """Sample one more process; `from_exec`: once it executes another program. Raises AttachError."""
         from rubyunwind.process.identity import check_attachable
 
+        self._check()
         check_attachable(pid)
+        if from_exec:
+            # Now, while it waits: later the read would keep us from its first mappings.
+            self._assembler.kernel_symbols.load()
         self._tracker.add(pid, announced_only=from_exec)
         self._ticks.follow(pid, from_exec=from_exec)
 
     @property
+    def _open(self) -> bool:
+        return self._resource is not None and not self._resource.closed
+
+    @property
     def collection(self) -> Collection:
         """The loaded maps and programs; it belongs to the profiler."""
+        self._check()
         return self._collection
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about the processes: no Ruby in it, a layout that was assumed, ..."""
+        if not self._open:
+            return self._notes
         found: list[str] = []
-        for pid, process in self._tracker.processes.items():
+        if self._assembler.kernel_symbols.reason:
+            found.append(f"kernel functions have no names: {self._assembler.kernel_symbols.reason}")
+        for pid, process in self._tracker.known.items():
             if process.refusal is not None:
                 found.append(f"pid {pid}: {process.refusal}; native frames only")
             elif process.ruby is None:
-                found.append(f"pid {pid}: no Ruby was found in it; native frames only")
+                found.append(f"pid {pid}: {NO_RUBY}")
             else:
                 found += [f"pid {pid}: {note}" for note in process.ruby.notes]
         return tuple(found)
@@ -154,34 +180,39 @@ class Profiler:
     @property
     def runtimes(self) -> tuple[str, ...]:
         """The interpreters seen so far, such as "ruby 3.1.2"."""
-        return tuple(sorted(self._tracker.runtimes))
+        return tuple(sorted(self._tracker.runtimes)) if self._open else self._runtimes
 
     @property
     def running(self) -> bool:
         """Whether any profiled process still runs."""
-        return bool(self._tracker.processes) or self._all
+        return self._open and (self._all or bool(self._tracker.processes))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do. Borrowed."""
+        self._check()
         return self._timer.fileno()
 
     def poll(self, timeout: float = 0.1) -> list[Sample]:
         """Wait up to `timeout` seconds for work, do it, and return the samples that came."""
+        self._check()
         self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
         return self._work()
 
     def samples(self, duration: float | None = None) -> Iterator[Sample]:
         """Yield samples for `duration` seconds, or until every profiled process has ended."""
+        self._check()
         end = None if duration is None else time.monotonic() + duration
         while self.running:
             left = 1.0 if end is None else end - time.monotonic()
             if left <= 0:
                 break
             yield from self.poll(left)
-        yield from self.stop()
+        if self._open:  # the reader of the samples may have closed us
+            yield from self.stop()
 
     def stop(self) -> list[Sample]:
         """Stop sampling and return what was still on its way. The profiler stays readable until closed."""
+        self._check()
         self._ticks.close()
         return self._work()
 
@@ -192,6 +223,7 @@ class Profiler:
         # Processes first: what they have just mapped is missed by every sample until it is registered.
         wait = self._tracker.run()
         self._traces.consume()
+        self._torn = self._traces.malformed
         samples = []
         for cpu, record in self._traces.records():
             try:
@@ -212,7 +244,7 @@ class Profiler:
     @property
     def counters(self) -> dict[Counter, int]:
         """What the kernel side counted, summed over CPUs; the last values once closed."""
-        if self._entered and not self._collection.closed:
+        if self._open:
             counters = self._collection.maps["counters"]
             assert isinstance(counters, PerCPUMap)
             self._counters = {which: counters.total(which) for which in Counter}
@@ -229,8 +261,8 @@ class Profiler:
         ):
             if counters.get(which):
                 failed[reason] = counters[which]
-        if self._malformed:
-            failed["malformed record"] = self._malformed
+        if self._malformed or self._torn:
+            failed["malformed record"] = self._malformed + self._torn
         return Totals(
             read=self._read,
             lost=counters.get(Counter.OUTPUT_FAILED, 0),
@@ -240,10 +272,13 @@ class Profiler:
 
     def close(self) -> None:
         """Stop and release everything. Closing twice is harmless."""
-        if self._entered and not self._collection.closed:
-            try:
+        if self._open:
+            with suppress(RubyUnwindError):  # in a forked child nothing of this is ours
                 self._ticks.close()
-                _ = self.stats
-            except RubyUnwindError:
-                pass
+                _ = self.counters
+            self._notes, self._runtimes = self.notes, self.runtimes
         self._stack.close()
+
+
+def _stack_ptregs_offset() -> int:
+    return _STACK_PTREGS_OFFSET.get(os.uname().machine, 0)

@@ -10,7 +10,7 @@ from rubyunwind.abi import ErrorCode, TraceFlag
 if TYPE_CHECKING:
     from rubyunwind.abi import Trace
 
-__all__ = ["LIMIT", "NO_CONTEXT", "TAIL_CALLS", "TRUNCATIONS", "incompleteness"]
+__all__ = ["LIMIT", "NO_CONTEXT", "TAIL_CALLS", "TRUNCATIONS", "incompleteness", "reason_of"]
 
 LIMIT = "limit"
 TAIL_CALLS = "tail calls"
@@ -54,21 +54,31 @@ _REASONS = {
 }
 
 
+def reason_of(error: ErrorCode) -> str:
+    """Return the words for an error code; its own name for one that our kernel side never gives."""
+    return _REASONS.get(error) or error.name.lower().replace("_", " ")
+
+
 def incompleteness(trace: Trace, root_in_interpreter: bool) -> str | None:
     """Return None for a whole stack, else the reason.
 
-    Whole means: the native walk reached the root, and the Ruby stack, if one was met, its base.
+    Whole means: the native walk reached the root, the Ruby stack, if one was met, its base, and no frame is
+    an error.
     `root_in_interpreter` says that the outermost native frame lies in the file of the Ruby interpreter: a
     return address of zero there is the entry of a fiber, whose stack begins so (coroutine_initialize),
     and not a stack that was lost.
     """
-    flags, error = trace.flags, trace.error
+    flags = trace.flags
     if flags & TraceFlag.EMPTY_SLOT:
-        return _REASONS[ErrorCode.UNREACHABLE]
+        return reason_of(ErrorCode.UNREACHABLE)
+    error = trace.error
+    if error is None:
+        # An unwinder may leave an error frame and go on; ours does not, other writers of the ABI do.
+        error = next((frame.error for frame in trace.frames if frame.is_error), None)
     if error is not None and not (
         error == ErrorCode.NATIVE_ZERO_PC and root_in_interpreter and flags & TraceFlag.RUBY_BASE
     ):
-        return _REASONS.get(error, error.name.lower().replace("_", " "))
+        return reason_of(error)
     if flags & TraceFlag.RUBY_MET and not flags & TraceFlag.RUBY_BASE:
         return NO_CONTEXT if flags & TraceFlag.NO_EC else UNREADABLE
     if trace.stack_len and not flags & TraceFlag.NATIVE_ROOT and not flags & TraceFlag.KERNEL_INLINE:

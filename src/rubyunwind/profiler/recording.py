@@ -29,7 +29,7 @@ class Profile:
     """
 
     samples: list[Sample] = field(default_factory=list)
-    totals: Totals = Totals()
+    totals: Totals = field(default_factory=Totals)
     started: int = 0
     duration: float = 0.0
     rate: int = 0
@@ -39,7 +39,10 @@ class Profile:
     exit_status: int | None = None
 
     def write(self, target: str | os.PathLike[str] | BinaryIO, format: str = "flamegraph") -> None:  # noqa: A002
-        """Write the profile to a path or a binary file. Raises RubyUnwindError for an unknown format or path."""
+        """Write the profile to a path or a binary file.
+
+        Raises UnknownFormat, and RubyUnwindError for a path that cannot be written.
+        """
         from rubyunwind.formats.registry import Meta, write
 
         meta = Meta(
@@ -92,7 +95,9 @@ class Recording:
                 self.command = Command(self._words)
                 exits.callback(self.command.close)
             self.profiler = exits.enter_context(
-                Profiler(self._pids, rate=self.profile.rate, children=self._children, debug_tracer=self._debug)
+                Profiler(
+                    self._pids, rate=self.profile.rate, children=self._children, debug_tracer=self._debug
+                )
             )
             if self.command is not None:
                 self.profiler.follow(self.command.pid, from_exec=True)
@@ -110,7 +115,9 @@ class Recording:
         """Make `run` return soon. May be called from a signal handler or another thread."""
         self._stopped = True
 
-    def run(self, duration: float | None = None, progress: Callable[[Profile], None] | None = None) -> Profile:
+    def run(
+        self, duration: float | None = None, progress: Callable[[Profile], None] | None = None
+    ) -> Profile:
         """Gather samples; `progress` is called now and then. Returns the profile, also kept in `profile`."""
         profile = self.profile
         end = None if duration is None else self._began + duration
@@ -133,8 +140,8 @@ class Recording:
         profile.duration = time.monotonic() - self._began
         profile.totals = self.profiler.stats
         profile.runtimes = self.profiler.runtimes
-        profile.notes = self.profiler.notes or profile.notes
-        profile.exit_status = self.command.exit_status if self.command is not None else None
+        profile.notes = self.profiler.notes
+        profile.exit_status = self.command.poll() if self.command is not None else None
 
 
 def record(

@@ -15,7 +15,8 @@ FrameKind = Literal["ruby", "cfunc", "native", "kernel", "gc", "jit", "unknown",
 class Frame:
     """One symbolized frame.
 
-    `name` is what people read; `label` what Ruby itself prints (Thread::Backtrace::Location#label).
+    `name` is what people read; `label` what Ruby itself prints (Thread::Backtrace::Location#label), or why
+    a frame is unknown. Equal names merge in a flame graph, so addresses are never part of one.
     `path` and `line` are of Ruby source (a cfunc has its caller's, as in Ruby; line 0: unknown).
     `module` and `offset` (ELF virtual address) place a native frame. Names keep undecodable bytes
     as surrogates (surrogateescape).

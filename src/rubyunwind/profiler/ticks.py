@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rubyunwind.bpf.perf_event import PerfEvent, perf_event_open
@@ -39,14 +40,14 @@ class Ticks:
         Raises AttachError if the process has gone, BpfError if the kernel refuses.
         """
         # Threads may start while we look: go on until a look finds none that is new.
+        tried: set[int] = set()
         for _ in range(_ROUNDS):
-            new = set(threads(pid)) - self._threads
+            new = set(threads(pid)) - self._threads - tried
             if not new:
                 break
-            for thread in sorted(new):
-                self._threads.add(thread)
-                self._open(thread, from_exec)
-        if not self._events:
+            tried |= new
+            self._threads |= {thread for thread in sorted(new) if self._open(thread, from_exec)}
+        if not self._threads & (tried | set(threads(pid))):
             raise AttachError(f"process {pid} ended before it could be sampled")
 
     def follow_all(self) -> None:
@@ -54,7 +55,8 @@ class Ticks:
         for cpu in sorted(os.sched_getaffinity(0) | set(_online_cpus())):
             self._attach(perf_event_open(pid=-1, cpu=cpu, frequency=self._rate))
 
-    def _open(self, thread: int, from_exec: bool) -> None:
+    def _open(self, thread: int, from_exec: bool) -> bool:
+        """Open the event of a thread; False if the thread has ended."""
         try:
             event = perf_event_open(
                 pid=thread,
@@ -66,12 +68,19 @@ class Ticks:
             )
         except BpfError as error:
             if error.errno == errno.ESRCH:  # it ended meanwhile
-                return
+                return False
             if error.errno != errno.EINVAL or self._children:
                 raise
             # Before 5.13 threads are inherited together with children; the tracker ignores those.
-            event = perf_event_open(pid=thread, frequency=self._rate, inherit=True)
+            event = perf_event_open(
+                pid=thread,
+                frequency=self._rate,
+                inherit=True,
+                disabled=from_exec,
+                enable_on_exec=from_exec,
+            )
         self._attach(event)
+        return True
 
     def _attach(self, event: PerfEvent) -> None:
         self._events.append(event)
@@ -93,8 +102,7 @@ class Ticks:
 def _online_cpus() -> list[int]:
     """Parse /sys/devices/system/cpu/online, which reads "0-3,5"."""
     cpus: list[int] = []
-    with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
-        for part in file.read().strip().split(","):
-            first, _, last = part.partition("-")
-            cpus += range(int(first), int(last or first) + 1)
+    for part in Path("/sys/devices/system/cpu/online").read_text(encoding="ascii").strip().split(","):
+        first, _, last = part.partition("-")
+        cpus += range(int(first), int(last or first) + 1)
     return cpus

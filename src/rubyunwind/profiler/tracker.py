@@ -51,6 +51,11 @@ class ProcessTracker:
         """The processes that run, by pid."""
         return self._processes
 
+    @property
+    def known(self) -> dict[int, ProfiledProcess]:
+        """The processes that run, and the last ones that have ended, by pid."""
+        return {**self._ended, **self._processes}
+
     def get(self, pid: int) -> ProfiledProcess | None:
         """Return a process, also one that has ended lately."""
         return self._processes.get(pid) or self._ended.get(pid)
@@ -69,9 +74,11 @@ class ProcessTracker:
             if not announced_only:
                 process.sync()
                 self._note_runtime(process)
-        except RubyUnwindError:
-            process.forget()
-            process.close()
+        except BaseException:
+            try:
+                process.forget()
+            finally:
+                process.close()
             raise
         self._ended.pop(pid, None)
         self._processes[pid] = process
@@ -93,17 +100,30 @@ class ProcessTracker:
         # Re-arm first: what comes while we read is then announced again, not forgotten.
         self._maps["inhibit_events"].pop(EVENT_TYPE_GENERIC_PID.to_bytes(4, "little"), None)
         events = self._maps["pid_events"]
-        for key in list(events):
+        waiting = list(events)
+        for key in waiting:
             events.pop(key, None)
-            pid = int.from_bytes(key, "little")
-            if pid in self._processes:
-                self._sync(pid, _SOONEST)
-            elif self._wanted(pid):
-                try:
-                    self.add(pid)
-                except RubyUnwindError as error:
-                    _log.debug("pid %d is not followed: %s", pid, error)
-            self._maps["reported_pids"].pop(key, None)
+        while waiting:
+            # A child may come before its parent: those that nobody knows yet are asked about again.
+            unknown = [key for key in waiting if not self._handle_report(int.from_bytes(key, "little"))]
+            for key in set(waiting) - set(unknown):
+                self._maps["reported_pids"].pop(key, None)
+            if len(unknown) == len(waiting):
+                break  # not ours: they stay in reported_pids, and are not reported again for a while
+            waiting = unknown
+
+    def _handle_report(self, pid: int) -> bool:
+        """Look at a process that was reported; False if it does not belong to what is profiled."""
+        if pid in self._processes:
+            self._sync(pid, _SOONEST)
+            return True
+        if not self._wanted(pid):
+            return False
+        try:
+            self.add(pid)
+        except RubyUnwindError as error:
+            _log.debug("pid %d is not followed: %s", pid, error)
+        return True
 
     def _wanted(self, pid: int) -> bool:
         """Whether a process that is sampled and not known belongs to what is profiled."""
@@ -115,7 +135,7 @@ class ProcessTracker:
             parent = read_status(pid).parent
         except RubyUnwindError:
             return False
-        # Events are inherited, so only descendants are sampled; one whose parent has ended is an orphan of ours.
+        # Descendants inherit events and are sampled; one whose parent has ended is an orphan of ours.
         return parent in self._processes or parent in self._ended or parent == 1
 
     def _sync(self, pid: int, wait: float) -> None:
@@ -141,9 +161,11 @@ class ProcessTracker:
     def _end(self, pid: int) -> None:
         process = self._processes.pop(pid)
         self._due.pop(pid, None)
-        process.forget()
-        process.close()
         self._ended[pid] = process
+        try:
+            process.forget()
+        finally:
+            process.close()
         if len(self._ended) > _ENDED:
             del self._ended[next(iter(self._ended))]
 

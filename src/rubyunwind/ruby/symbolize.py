@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from rubyunwind.errors import RubyUnwindError
+from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.identifiers import IdentifierTable
 from rubyunwind.ruby.labels import IseqBody, iseq_fingerprint, read_iseq_body, readable_label
 from rubyunwind.ruby.lines import BadLineTable, position_of
 from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
+from rubyunwind.ruby.strings import BadObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +30,11 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class _Code:
-    """A cached iseq body and when it was last seen to be still that iseq."""
+    """A cached iseq body and when it was last seen to be still that iseq; its names by class_prefix."""
 
     body: IseqBody
     checked: float
+    names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -45,11 +48,12 @@ class _Method:
 
 
 class RubySymbolizer:
-    """Names the frames of one process. A bad address never raises: the frame is "unknown", with the reason.
+    """Names the frames of one process. A bad address never raises: the frame is "unknown", the label says why.
 
     Results are cached, at most `cache_size` of each sort. Ruby frees and reuses the memory behind an
     address, so a cached name is believed for `recheck_after` seconds and then held against the process
-    again (one short read for the whole method). Call clear() when the process has called exec.
+    again (one short read for the whole method). A name whose memory cannot be read any more, as after the
+    end of the process, stays. Call clear() when the process has called exec.
     """
 
     def __init__(
@@ -94,9 +98,9 @@ class RubySymbolizer:
             method = self._method(method_entry, now) if method_entry else None
             if known is not None and known[1] is code and known[2] is method:
                 return known[0]
-            frame = self._ruby_frame(code.body, pc, method)
+            frame = self._ruby_frame(code, pc, method)
         except RubyUnwindError as error:
-            return _unknown(f"Ruby frame at {iseq_body:#x}", error)
+            return _unknown("Ruby code", iseq_body, error)
         _store(self._frames, key, (frame, code, method), self._cache_size)
         return frame
 
@@ -104,28 +108,33 @@ class RubySymbolizer:
         """Return the frame of a C function, placed at `caller`, the next Ruby frame towards the root."""
         path = caller.path if caller is not None else None
         line = caller.line if caller is not None else None
-        try:
-            method = self._method(method_entry, self._clock())
-            if method is None:
+        method = self._method(method_entry, self._clock())
+        if method is None:
+            try:
                 # Read again for the message: why it is unreadable, or what is there instead.
                 read_method_entry(self._memory, self._layout, method_entry)
-                return _unknown(f"C function at {method_entry:#x}", None)
-        except RubyUnwindError as error:
-            return _unknown(f"C function at {method_entry:#x}", error)
+            except RubyUnwindError as error:
+                return _unknown("C function", method_entry, error)
+            return _unknown("C function", method_entry, BadObject("it changed while it was read"))
         if method.label is None:
             return Frame("cfunc", f"[C function, id {method.entry.original_id:#x}]", None, path, line)
         name = method.prefix + method.label
         return Frame("cfunc", name, name if self._layout.qualified_labels else method.label, path, line)
 
-    def _ruby_frame(self, body: IseqBody, pc: int, method: _Method | None) -> Frame:
+    def _ruby_frame(self, code: _Code, pc: int, method: _Method | None) -> Frame:
+        body = code.body
         try:
             line = body.lines.line(position_of(pc, body.iseq_encoded, body.iseq_size))
-        except BadLineTable:
-            # Compiled code (YJIT) leaves a new frame's pc unset until its first call: the line is unknown.
+        except (BadLineTable, MemoryReadError):
+            # Compiled code (YJIT) leaves a new frame's pc unset until its first call, and the table of a
+            # process that has ended is gone: the line is unknown.
             line = 0
         if self._layout.class_classpath is None:
             return Frame("ruby", body.label, body.label, body.path, line)
-        name = readable_label(self._memory, self._layout, body, method.prefix if method is not None else "")
+        prefix = method.prefix if method is not None else ""
+        name = code.names.get(prefix)
+        if name is None:
+            name = code.names[prefix] = readable_label(self._memory, self._layout, body, prefix)
         return Frame("ruby", name, name if self._layout.qualified_labels else body.label, body.path, line)
 
     def _code(self, address: int, now: float) -> _Code:
@@ -133,7 +142,11 @@ class RubySymbolizer:
         if known is not None:
             if now - known.checked < self._recheck_after:
                 return known
-            if iseq_fingerprint(self._memory, self._layout, address) == known.body.fingerprint:
+            try:
+                same = iseq_fingerprint(self._memory, self._layout, address) == known.body.fingerprint
+            except MemoryReadError:  # nothing else is there: what it was is what was sampled
+                same = True
+            if same:
                 known.checked = now
                 return known
             del self._codes[address]
@@ -148,7 +161,10 @@ class RubySymbolizer:
             return known
         try:
             entry = read_method_entry(self._memory, self._layout, address)
-        except RubyUnwindError:
+        except RubyUnwindError as error:
+            if known is not None and isinstance(error, MemoryReadError):
+                known.checked = now
+                return known
             self._methods.pop(address, None)
             return None
         # A class may have been given its name (a constant) since: look again where there was none.
@@ -181,5 +197,7 @@ def _store(cache: dict[_Key, _Value], key: _Key, value: _Value, size: int) -> No
     cache[key] = value
 
 
-def _unknown(what: str, error: Exception | None) -> Frame:
-    return Frame("unknown", f"[{what}: {error}]" if error is not None else f"[{what}]")
+def _unknown(what: str, address: int, error: Exception) -> Frame:
+    """Make a frame whose name is the kind of failure, so that equal ones merge; its label has the details."""
+    kind = "that cannot be read" if isinstance(error, MemoryReadError) else "that was freed"
+    return Frame("unknown", f"[{what} {kind}]", f"{what} at {address:#x}: {error}")

@@ -144,6 +144,10 @@ int unwind_stop(void *ctx) {
   if (!set || !record)
     return 0;
   count(RAN_STOP);
+  /* Maps that no program refers to are not created. */
+  bpf_map_lookup_elem(&small_hash, &zero);
+  if (set->length == ~0u)
+    bpf_perf_event_output(ctx, &report_events, BPF_F_CURRENT_CPU, record, 8);
   size = set->length;
   if (size > sizeof *record)
     size = sizeof *record;
