@@ -48,7 +48,7 @@ class _Method:
 
 
 class RubySymbolizer:
-    """Names the frames of one process. A bad address never raises: the frame is "unknown", the label says why.
+    """Names the frames of one process. A bad address never raises: its frame is "unknown" and says why.
 
     Results are cached, at most `cache_size` of each sort. Ruby frees and reuses the memory behind an
     address, so a cached name is believed for `recheck_after` seconds and then held against the process
