@@ -24,13 +24,16 @@ _SYSTEM_CALLS = ROOT / "tests/ruby/kernel_readers.rb"
 _WANTED = ((99, "flamegraph"), (99, "folded"), (999, "folded"))
 # Not from wait4(2): what it calls the child's largest size includes ours, from before the exec.
 _CHILD = """
-import atexit, sys
+import atexit
+from rubyunwind.cli.main import main
+from rubyunwind.profiler.kernel_symbols import KernelSymbols
+load, loaded = KernelSymbols._load, []
+KernelSymbols._load = lambda self: loaded.append(self) or load(self)
 def tell():
     for line in open("/proc/self/status"):
         if line.startswith("VmHWM:"):
-            print(line.split()[1], flush=True)
+            print(len(loaded), line.split()[1], flush=True)
 atexit.register(tell)
-from rubyunwind.cli.main import main
 main()
 """
 
@@ -54,19 +57,21 @@ def _resident(ruby: Ruby, what: str, seconds: int, wanted: Sequence[tuple[int, s
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-c", _CHILD, "record", "-p", str(ruby.pid), "-d", str(seconds)]
             command += ["-r", str(rate), "-f", format_, "-o", f"{folder}/out"]
-            peak, told = _kilobytes(command)
+            peak, with_kernel, told = _kilobytes(command)
         samples = next((line for line in told.splitlines() if " samples in " in line), "").partition(": ")[2]
-        how = f"VmHWM, record -d {seconds}, 1 run; {samples}"
+        kernel = "with kernel symbols" if with_kernel else "no sample in the kernel, so without its symbols"
+        how = f"VmHWM, record -d {seconds}, 1 run, {kernel}; {samples}"
         rows.append(
             Row(f"peak RSS of record, {rate} Hz, {format_}, {what}", f"{peak / 1024:.1f}", "MiB", how)
         )
     return rows
 
 
-def _kilobytes(command: list[str]) -> tuple[int, str]:
-    """Run a command whose last line of output is a number of kB; return it and what is on stderr."""
+def _kilobytes(command: list[str]) -> tuple[int, bool, str]:
+    """Run a recording; return its largest size in kB, whether it read kernel symbols, and its stderr."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return int(done.stdout.split()[-1]), done.stderr
+    loaded, size = done.stdout.split()[-2:]
+    return int(size), loaded != "0", done.stderr
 
 
 def _kernel(ruby: Ruby) -> list[Row]:

@@ -41,8 +41,11 @@ class _Load:
     count: int
 
     def __str__(self) -> str:
-        share = 100 * self.distinct / self.count
-        return f"{self.frames} frames, {share:.0f} % distinct of {self.count:,}"
+        return f"{self.frames} frames, {self.share}"
+
+    @property
+    def share(self) -> str:
+        return f"{self.distinct:,} of {self.count:,} distinct"
 
 
 class _Names:
@@ -102,7 +105,7 @@ def _measure(load: _Load, runs: int) -> list[Row]:
     decoded, _ = timed(runs, lambda: [decode_trace(record) for _, record in records])
     sampled, samples = timed(runs, lambda: _samples(records))
     written, _ = timed(runs, lambda: _fold(samples))
-    how = f"{load}; {runs} runs, median (range)"
+    how = f"{load.share}; {runs} runs, median (range)"
     name = f"{load.frames} frames" + (", all distinct" if load.distinct == load.count else "")
 
     def row(what: str, seconds: list[float], detail: str) -> Row:
@@ -123,7 +126,7 @@ def _measure(load: _Load, runs: int) -> list[Row]:
             row(
                 "traces drained",
                 drained,
-                "C drain, called from Python for each record (libbpf calls it from C)",
+                "drain in C, called from Python (really by libbpf)",
             ),
             row("traces split", split, "one block into a memoryview a record"),
         ]

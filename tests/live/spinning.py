@@ -37,7 +37,9 @@ class Spinning:
 
 
 @contextmanager
-def spinning(name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = ()) -> Iterator[Spinning]:
+def spinning(
+    name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = ()
+) -> Iterator[Spinning]:
     """Run tests/ruby/NAME until it spins."""
     process = subprocess.Popen(
         [RUBY, "--disable-gems", *options, str(PROGRAMS / name), *arguments],

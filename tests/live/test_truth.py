@@ -112,7 +112,9 @@ def test_a_stack_deeper_than_the_record_is_cut_at_its_root_and_says_so() -> None
     assert {sample.reason for sample in samples} == {"limit"}
     assert totals.truncated == totals.read
     assert dict(totals.failed)["limit"] == totals.read
-    exact = [s for s in samples if locations(s) == program.stack[: len(locations(s))] and len(locations(s)) > 100]
+    exact = [
+        s for s in samples if locations(s) == program.stack[: len(locations(s))] and len(locations(s)) > 100
+    ]
     assert len(exact) >= SHARE * len(samples)
 
 

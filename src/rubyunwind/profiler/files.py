@@ -16,6 +16,8 @@ from rubyunwind.process.mappings import open_mapped
 from rubyunwind.profiler.sample import Frame
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.process.memory import Memory
@@ -113,6 +115,20 @@ class FileCache:
                 found.close()
                 self._by_key[key] = found = known
         return found
+
+    def expect(self, path: Path) -> MappedFile | None:
+        """Open a file of this machine that a process will map; None if it is no ELF file."""
+        try:
+            status = path.stat()
+            key = (status.st_dev, status.st_ino, str(path))
+            if key not in self._by_key:
+                file = MappedFile(ElfFile.open(path), str(path))
+                if file.file_id in self._by_id:
+                    file.close()
+                self._by_key[key] = self._by_id.setdefault(file.file_id, file)
+        except (RubyUnwindError, OSError):
+            return None
+        return self._by_key[key]
 
     def _read(self, pid: int, mapping: Mapping, memory: Memory) -> ElfFile:
         if mapping.path == _VDSO:

@@ -9,7 +9,7 @@ from collections import Counter as Tally
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import Counter, SystemConfig, decode_trace
+from rubyunwind.abi import Counter, decode_trace
 from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
@@ -19,11 +19,13 @@ from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
+from rubyunwind.profiler.system import system_config
 from rubyunwind.profiler.ticks import Ticks
 from rubyunwind.profiler.tracker import ProcessTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from rubyunwind.bpf.collection import Collection
 
@@ -41,9 +43,6 @@ _FEW = {
     "ruby_tls": 256,
     **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},
 }
-# THREAD_SIZE less struct pt_regs, where task_pt_regs() is on x86_64 (16 kB, 168 bytes) and arm64 (16 kB,
-# user_pt_regs and what follows it, 336 bytes up to 6.x). Used only before 5.15, which asks the kernel.
-_STACK_PTREGS_OFFSET = {"x86_64": 16384 - 168, "aarch64": 16384 - 336}
 
 _TRACE_PAGES = 64
 # A wake-up every so many traces on a CPU: about a hundred a second. Ruby's names are read from the process,
@@ -102,7 +101,7 @@ class Profiler:
             stack.callback(self._resource.close)
             self._collection = stack.enter_context(self._load())
             maps = self._collection.maps
-            maps["system_config"][bytes(4)] = bytes(SystemConfig(stack_ptregs_offset=_stack_ptregs_offset()))
+            maps["system_config"][bytes(4)] = bytes(system_config())
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
@@ -138,8 +137,11 @@ class Profiler:
             raise LifetimeError("this Profiler is not entered yet: use it in a `with` block")
         self._resource.check()
 
-    def follow(self, pid: int, *, from_exec: bool = False) -> None:
-        """Sample one more process; `from_exec`: once it executes another program. Raises AttachError."""
+    def follow(self, pid: int, *, from_exec: bool = False, expected: Iterable[Path] = ()) -> None:
+        """Sample one more process; `from_exec`: once it executes another program. Raises AttachError.
+
+        `expected` are files that it will map then. They are registered beforehand, which takes a while.
+        """
         from rubyunwind.process.identity import check_attachable
 
         self._check()
@@ -147,6 +149,7 @@ class Profiler:
         if from_exec:
             # Now, while it waits: later the read would keep us from its first mappings.
             self._assembler.kernel_symbols.load()
+            self._tracker.expect(expected)
         self._tracker.add(pid, announced_only=from_exec)
         self._ticks.follow(pid, from_exec=from_exec)
 
@@ -278,7 +281,3 @@ class Profiler:
                 _ = self.counters
             self._notes, self._runtimes = self.notes, self.runtimes
         self._stack.close()
-
-
-def _stack_ptregs_offset() -> int:
-    return _STACK_PTREGS_OFFSET.get(os.uname().machine, 0)

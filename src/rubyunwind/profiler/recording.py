@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
+from rubyunwind.elf.dependencies import command_files
 from rubyunwind.profiler.command import Command
 from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.sample import Sample, Totals
@@ -100,7 +101,8 @@ class Recording:
                 )
             )
             if self.command is not None:
-                self.profiler.follow(self.command.pid, from_exec=True)
+                expected = command_files(self.command.arguments)
+                self.profiler.follow(self.command.pid, from_exec=True, expected=expected)
             self.profile.started = time.time_ns()
             self._began = time.monotonic()
             if self.command is not None:

@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import EVENT_TYPE_GENERIC_PID
-from rubyunwind.errors import RubyUnwindError
+from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.process.identity import read_status
-from rubyunwind.profiler.files import FileCache
+from rubyunwind.process.mappings import read_mappings
+from rubyunwind.process.memory import LiveMemory
+from rubyunwind.profiler.files import FileCache, is_code
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from rubyunwind.bpf.collection import Collection
+    from rubyunwind.elf.deltas import StackDeltas
 
 __all__ = ["ProcessTracker"]
 
@@ -85,6 +93,21 @@ class ProcessTracker:
         if not announced_only:
             self._schedule(pid, _SOONEST)
         return process
+
+    def expect(self, paths: Iterable[Path]) -> None:
+        """Register files before a process maps them: what it samples there is unwound from the start."""
+        files = [file for path in paths if (file := self.files.expect(path)) is not None]
+        with LiveMemory(os.getpid()) as memory:  # every process has the same vdso
+            for mapping in read_mappings(os.getpid()):
+                if mapping.executable and not mapping.is_file and is_code(mapping):
+                    file = self.files.open(os.getpid(), mapping, memory)
+                    files += [file] if file is not None else []
+        fresh: dict[int, StackDeltas] = {}
+        for file in files:
+            if file.file_id not in self._tables:
+                with suppress(DecodeError):
+                    fresh[file.file_id] = file.deltas()
+        self._tables.add(fresh)
 
     def run(self) -> float:
         """Handle what the kernel side reported and what is due; return seconds until the next call is."""

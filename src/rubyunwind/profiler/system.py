@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel side has to be told about this machine."""
+
+from __future__ import annotations
+
+import os
+
+from rubyunwind.abi import SystemConfig
+
+__all__ = ["system_config"]
+
+# THREAD_SIZE less struct pt_regs, which is where task_pt_regs() finds the registers that user code left.
+# x86_64: 16 kB and 168 bytes; arm64: 16 kB and 336 bytes (struct pt_regs up to stackframe, kernels before
+# 5.15). Only those kernels need it: later ones have bpf_task_pt_regs.
+_STACK_PTREGS_OFFSET = {"x86_64": 16384 - 168, "aarch64": 16384 - 336}
+# arm64 signs return addresses in the bits above the virtual address, 48 bits wide for user programs that
+# do not ask for more (Documentation/arch/arm64/pointer-authentication.rst).
+_INVERSE_PAC_MASK = {"aarch64": (1 << 48) - 1}
+
+
+def system_config(machine: str | None = None) -> SystemConfig:
+    """Return the value of `system_config` for a machine (as uname says it), by default this one."""
+    machine = machine or os.uname().machine
+    return SystemConfig(
+        stack_ptregs_offset=_STACK_PTREGS_OFFSET.get(machine, 0),
+        inverse_pac_mask=_INVERSE_PAC_MASK.get(machine, 0),
+    )
