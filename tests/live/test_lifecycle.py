@@ -110,7 +110,7 @@ def by_pid(profile: Profile) -> dict[int, list[Sample]]:
 def test_children_of_a_command_have_stacks_of_their_own(tmp_path: Path) -> None:
     script = BURN + """
         3.times do |n|
-          Object.define_method("work_#{n}") { burn(0.25) }
+          eval "def work_#{n} = burn(0.25)"
           fork do
             File.write("#{ARGV[0]}/#{n}", $$.to_s)
             send("work_#{n}")
@@ -224,7 +224,7 @@ def test_a_process_that_uses_no_cpu_gives_no_samples() -> None:
 THREADS = """
     def start
       (0...5).map do |n|
-        Object.define_method("thread_#{n}") { nil while true }
+        eval "def thread_#{n} = (nil while true)"
         Thread.new { $stdout.puts "#{Thread.current.native_thread_id} thread_#{n}"; send("thread_#{n}") }
       end
     end
@@ -233,16 +233,13 @@ THREADS = """
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_threads_started_before_and_after_the_attach_show_their_own_stacks(early: bool) -> None:
-    first, second = ("start", "") if early else ("", "start")
-    script = f"{THREADS}\n$stdout.sync = true; {first}; puts 'ready' if {not early}; $stdin.gets; {second}; sleep"
-    with ruby(script.replace("True", "true").replace("False", "false")) as target:
-        names = dict(hear(target).split() for _ in range(5)) if early else {}
-        if not early:
-            hear(target)
+    order = "start; puts; $stdin.gets" if early else "puts; $stdin.gets; start"
+    with ruby(f"$stdout.sync = true\n{THREADS}\n{order}; sleep") as target:
+        said = [hear(target) for _ in range(6 if early else 1)]
         with Profiler([target.pid], rate=RATE) as profiler:
             say(target)
-            names = names or dict(hear(target).split() for _ in range(5))
-            wanted = {int(tid): name for tid, name in names.items()}
+            said += [] if early else [hear(target) for _ in range(5)]
+            wanted = {int(tid): name for tid, name in map(str.split, filter(None, said))}
 
             def all_seen(samples: list[Sample]) -> bool:
                 return all(sum(s.tid == tid and has(s, name) for s in samples) >= 10 for tid, name in wanted.items())

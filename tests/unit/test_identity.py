@@ -128,3 +128,11 @@ def test_missing_rights_are_told_with_what_would_help(sleeper: subprocess.Popen[
     os.close(reader)
     assert "may not be read" in message
     assert "CAP_SYS_PTRACE" in message
+
+
+def test_a_zombie_main_thread_is_no_end_while_other_threads_run() -> None:
+    """So it is for a moment when a thread calls exec; the process then goes on under the same pid."""
+    head, tail = b"42 (ruby) Z 1 42 42 0 -1 4194560 " + b"0 " * 10, b" 0 98765 0 0\n"
+    assert parse_status(42, head + b"1" + tail).ended
+    assert not parse_status(42, head + b"2" + tail).ended
+    assert not parse_status(42, head.replace(b"Z", b"S") + b"1" + tail).ended

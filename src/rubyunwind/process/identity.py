@@ -16,7 +16,10 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """What /proc/PID/stat says. `start_time` is in clock ticks since boot; `state` one letter."""
+    """What /proc/PID/stat says. `start_time` is in clock ticks since boot; `state` one letter, of the main thread.
+
+    `threads` counts those that the kernel still keeps: a process that has ended has one, its zombie.
+    """
 
     pid: int
     comm: str
@@ -24,6 +27,16 @@ class ProcessStatus:
     parent: int
     start_time: int
     kernel_thread: bool
+    threads: int = 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the process runs any more.
+
+        A zombie main thread alone does not say so: it may have left the others behind, and it is one for a
+        moment while another thread calls exec, which then takes its place (de_thread of fs/exec.c).
+        """
+        return self.state in "ZX" and self.threads <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,7 @@ class ProcessIdentity:
             status = read_status(self.pid)
         except AttachError:
             return False
-        return status.start_time == self.start_time and status.state not in "ZX"
+        return status.start_time == self.start_time and not status.ended
 
     @property
     def comm(self) -> str:
@@ -59,7 +72,7 @@ def parse_status(pid: int, text: bytes) -> ProcessStatus:
     """Parse a stat file. The name is bracketed but may itself hold brackets and spaces: split at the last."""
     opening, closing = text.find(b"("), text.rfind(b")")
     fields = text[closing + 1 :].split()
-    # Behind the name come state (field 3 of proc(5)), ppid (4), ..., flags (9), ..., starttime (22).
+    # Behind the name come state (field 3 of proc(5)), ppid (4), flags (9), num_threads (20), starttime (22).
     if opening < 0 or closing < opening or len(fields) < 20:
         raise AttachError(f"process {pid}: its stat file is not understood: {text[:80]!r}")
     return ProcessStatus(
@@ -69,6 +82,7 @@ def parse_status(pid: int, text: bytes) -> ProcessStatus:
         parent=int(fields[1]),
         start_time=int(fields[19]),
         kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
+        threads=int(fields[17]),
     )
 
 

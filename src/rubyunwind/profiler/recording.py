@@ -125,10 +125,11 @@ class Recording:
         end = None if duration is None else self._began + duration
         while not self._stopped and (end is None or time.monotonic() < end):
             profile.samples += self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
-            if self.command is not None and self.command.poll() is not None:
+            if self.command is not None:
                 # Its children may go on; they are not what was asked for.
-                break
-            if not self.profiler.running:
+                if self.command.poll() is not None:
+                    break
+            elif not self.profiler.running:
                 break
             if progress is not None:
                 self._finish()

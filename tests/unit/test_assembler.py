@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From traces to samples, with small fakes for processes, files, symbols and the kernel's stack map."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Trace, TraceFlag, TraceOrigin
+from rubyunwind.profiler import assembler as assembler_module
+from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.process import InterpreterLoop
+from rubyunwind.profiler.sample import Frame as Named
+
+LIBRUBY, LIBC = 0x11, 0x22
+WHOLE = TraceFlag.NATIVE_ROOT | TraceFlag.RUBY_MET | TraceFlag.RUBY_BASE
+
+
+class Clock:
+    """Stands for the time module."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return 1_000
+
+    def time_ns(self) -> int:
+        return 1_700_000_000_000_001_000
+
+
+class File:
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def frame(self, address: int) -> Named:
+        self.asked.append(address)
+        return Named("native", f"f{address:x}", module="/lib/x.so", offset=address)
+
+
+class Symbolizer:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.line = 7
+
+    def ruby_frame(self, body: int, pc: int, entry: int) -> Named:
+        self.calls.append(("ruby", body))
+        return Named("ruby", f"m{body:x}", f"m{body:x}", f"/{body:x}.rb", self.line)
+
+    def cfunc_frame(self, entry: int, caller: Named | None) -> Named:
+        self.calls.append(("cfunc", entry))
+        place = (caller.path, caller.line) if caller else (None, None)
+        return Named("cfunc", f"c{entry:x}", f"c{entry:x}", *place)
+
+
+class Process:
+    def __init__(self) -> None:
+        self.symbolizer: Symbolizer | None = Symbolizer()
+        self.interpreter: InterpreterLoop | None = InterpreterLoop(LIBRUBY, 0x100, 0x1FF)
+
+
+class Tracker:
+    def __init__(self) -> None:
+        self.process = Process()
+        self.by_pid = {5: self.process}
+        self.library, self.libc = File(), File()
+        self.files = self
+
+    def get(self, pid: int) -> Process | None:
+        return self.by_pid.get(pid)
+
+    def by_id(self, file_id: int) -> File | None:
+        return {LIBRUBY: self.library, LIBC: self.libc}.get(file_id)
+
+
+class KernelStacks:
+    def __init__(self) -> None:
+        self.stacks: dict[int, tuple[int, ...]] = {}
+        self.asked: list[int] = []
+
+    def get(self, key: bytes, default: Any) -> Any:
+        number = int.from_bytes(key, "little")
+        self.asked.append(number)
+        return self.stacks.get(number, default)
+
+
+class KernelNames:
+    reason = ""
+
+    def lookup(self, address: int) -> str | None:
+        return None if address == 0xBAD else f"k{address:x}"
+
+
+class Bench:
+    """An assembler and what it is surrounded by."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(assembler_module, "time", self.clock)
+        self.tracker, self.kernel = Tracker(), KernelStacks()
+        self.assembler = Assembler(cast("Any", self.tracker), cast("Any", self.kernel))
+        self.assembler.kernel_symbols = cast("Any", KernelNames())
+
+    def names(self, *frames: Frame, **fields: Any) -> list[str]:
+        return [frame.name for frame in self.sample(*frames, **fields).frames]
+
+    def sample(self, *frames: Frame, flags: int = WHOLE, pid: int = 5, **fields: Any) -> Any:
+        trace = Trace(pid=pid, tid=6, frames=frames, flags=flags, **fields)
+        return self.assembler.sample(trace, 3)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def native(address: int, file: int = LIBC, *, returned: bool = False) -> Frame:
+    return Frame(file_id=file, addr_or_line=address, kind=FrameMarker.NATIVE, return_address=returned)
+
+
+def ruby(body: int) -> Frame:
+    return Frame(file_id=body, addr_or_line=0x40, kind=FrameMarker.RUBY)
+
+
+def cfunc(entry: int) -> Frame:
+    return Frame(file_id=entry, kind=FrameMarker.RUBY_CFUNC)
+
+
+def test_the_head_of_a_sample_is_the_traces(bench: Bench) -> None:
+    sample = bench.sample(native(1), ktime=5_000, comm="ruby", origin=TraceOrigin.SAMPLING)
+    assert (sample.pid, sample.tid, sample.comm, sample.cpu) == (5, 6, "ruby", 3)
+    assert sample.timestamp == 1_700_000_000_000_005_000  # monotonic time moved to unix time
+    assert (sample.origin, sample.complete, sample.reason) == ("sampling", True, None)
+    assert bench.sample(native(1), origin=77).origin == "unknown"
+
+
+def test_a_c_function_has_the_place_of_the_ruby_frame_that_called_it(bench: Bench) -> None:
+    frames = bench.sample(cfunc(1), cfunc(2), ruby(0xA), cfunc(3), ruby(0xB)).frames
+    assert [(frame.name, frame.path, frame.line) for frame in frames] == [
+        ("c1", "/a.rb", 7),
+        ("c2", "/a.rb", 7),
+        ("ma", "/a.rb", 7),
+        ("c3", "/b.rb", 7),
+        ("mb", "/b.rb", 7),
+    ]
+
+
+def test_a_c_function_at_the_root_has_no_place(bench: Bench) -> None:
+    (frame,) = bench.sample(cfunc(1)).frames
+    assert (frame.path, frame.line) == (None, None)
+
+
+def test_a_return_address_is_looked_up_one_byte_before(bench: Bench) -> None:
+    frames = bench.sample(native(0x50), native(0x60, returned=True)).frames
+    assert bench.tracker.libc.asked == [0x5F, 0x50]  # root first
+    assert [frame.offset for frame in frames] == [0x50, 0x5F]
+
+
+def test_ruby_frames_are_moved_into_the_loop_that_runs_them(bench: Bench) -> None:
+    # Pushed, and its loop not entered: the kernel side has one group too many, the last comes behind the root.
+    frames = [native(0x50), ruby(1), native(0x180, LIBRUBY, returned=True), native(0x60), ruby(2)]
+    assert bench.names(*frames) == ["m1", "f50", "m2", "f17f", "f60"]
+    # The same frames of a stack that was cut before its root are where they belong.
+    flags = TraceFlag.RUBY_MET
+    assert bench.names(*frames, flags=flags) == ["f50", "m1", "f17f", "f60", "m2"]
+
+
+def test_the_entry_of_a_fiber_is_known_by_the_file_of_the_outermost_native_frame(bench: Bench) -> None:
+    zero = Frame(addr_or_line=ErrorCode.NATIVE_ZERO_PC, kind=FrameMarker.ABORT)
+    assert bench.sample(native(0x60), ruby(1), native(0x180, LIBRUBY), zero).reason is None
+    assert bench.sample(ruby(1), native(0x180, LIBRUBY), native(0x60), zero).reason == "unmapped pc"
+
+
+def test_an_abort_frame_is_the_reason_and_no_frame(bench: Bench) -> None:
+    limit = Frame(addr_or_line=ErrorCode.STACK_LENGTH_EXCEEDED, kind=FrameMarker.ABORT)
+    sample = bench.sample(native(0x50), limit, flags=0)
+    assert (len(sample.frames), sample.complete, sample.reason) == (1, False, "limit")
+
+
+def test_frames_of_other_kinds_are_shown_for_what_they_are(bench: Bench) -> None:
+    odd = Frame(kind=FrameMarker.PYTHON)
+    error = Frame(
+        addr_or_line=ErrorCode.RUBY_READ_EP, kind=FrameMarker(FrameMarker.RUBY | FrameMarker.ERROR_BIT)
+    )
+    frames = bench.sample(odd, error, native(0x50, 0x99)).frames
+    assert [(frame.kind, frame.name) for frame in frames] == [
+        ("unknown", "[frame of kind 0x1]"),
+        ("error", "[error: unreadable memory]"),
+        ("unknown", "[code of an unknown file]"),
+    ]
+
+
+def test_names_hold_no_addresses_so_that_unknown_frames_merge(bench: Bench) -> None:
+    bench.kernel.stacks[1] = (0xBAD,)
+    names = bench.names(native(0x1234, 0x99), kernel_stack_id=1)
+    names += bench.names(ruby(0x1234), cfunc(0x1234), pid=9)
+    assert not [name for name in names if "0x" in name or "1234" in name]
+
+
+def test_a_process_that_is_not_known_gives_unknown_ruby_frames(bench: Bench) -> None:
+    sample = bench.sample(cfunc(1), ruby(2), native(0x50), pid=9)
+    assert [frame.kind for frame in sample.frames] == ["unknown", "unknown", "native"]
+    assert sample.pid == 9
+
+
+def test_a_process_whose_ruby_was_not_found_gives_unknown_ruby_frames(bench: Bench) -> None:
+    bench.tracker.process.symbolizer = bench.tracker.process.interpreter = None
+    sample = bench.sample(ruby(2), native(0x50))
+    assert [frame.kind for frame in sample.frames] == ["unknown", "native"]
+
+
+def test_equal_stacks_are_named_once_a_second_and_share_their_frames(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    first = bench.sample(ruby(1), native(0x50), ktime=1)
+    again = bench.sample(ruby(1), native(0x50), ktime=2)
+    assert again.frames is first.frames
+    assert again.timestamp == first.timestamp + 1
+    assert symbolizer.calls == [("ruby", 1)]
+    bench.clock.now += 1.5
+    assert bench.sample(ruby(1), native(0x50)).frames is first.frames  # asked, and still the same
+    assert len(symbolizer.calls) == 2
+    symbolizer.line = 8
+    assert bench.sample(ruby(1), native(0x50)).frames[0].line == 7
+    bench.clock.now += 1.5
+    assert bench.sample(ruby(1), native(0x50)).frames[0].line == 8
+
+
+@pytest.mark.parametrize(
+    "change", [{"flags": WHOLE | TraceFlag.EMPTY_SLOT}, {"kernel_stack_id": 4}, {"pid": 9}]
+)
+def test_stacks_that_differ_outside_of_their_frames_are_not_mixed_up(
+    bench: Bench, change: dict[str, Any]
+) -> None:
+    bench.kernel.stacks[4] = (0x1,)
+    plain = bench.sample(ruby(1), native(0x50))
+    other = bench.sample(ruby(1), native(0x50), **change)
+    assert (other.frames, other.reason) != (plain.frames, plain.reason)
+    assert bench.sample(ruby(1), native(0x50)).frames is plain.frames
+
+
+def test_the_stacks_that_are_kept_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembler_module, "_MOST_STACKS", 10)
+    for address in range(100):
+        assert bench.names(native(address)) == [f"f{address:x}"]
+    assert len(bench.assembler._stacks) <= 10
+
+
+def test_kernel_frames_are_the_leaf_and_their_stack_is_read_once(bench: Bench) -> None:
+    bench.kernel.stacks[7] = (0x1, 0x2)
+    assert bench.names(native(0x50), kernel_stack_id=7) == ["k1", "k2", "f50"]
+    assert bench.names(native(0x60), kernel_stack_id=7) == ["k1", "k2", "f60"]
+    assert bench.kernel.asked == [7]
+
+
+def test_a_negative_id_is_no_kernel_stack(bench: Bench) -> None:
+    assert bench.names(native(0x50), kernel_stack_id=-14) == ["f50"]
+    assert bench.kernel.asked == []
+
+
+def test_a_kernel_stack_that_was_missed_is_shown_as_missing_and_asked_for_again(bench: Bench) -> None:
+    missed = bench.sample(native(0x50), kernel_stack_id=0)
+    assert [frame.kind for frame in missed.frames] == ["unknown", "native"]
+    bench.kernel.stacks[0] = (0x1,)
+    assert bench.names(native(0x60), kernel_stack_id=0) == ["k1", "f60"]
+
+
+def test_kernel_frames_inside_the_record_come_first(bench: Bench) -> None:
+    inline = [Frame(addr_or_line=address, kind=FrameMarker.KERNEL) for address in (1, 2)]
+    flags = WHOLE | TraceFlag.KERNEL_INLINE
+    assert bench.names(*inline, native(0x50), flags=flags) == ["k1", "k2", "f50"]

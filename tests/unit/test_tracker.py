@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes are followed, and when they are looked at, with fakes for /proc and the kernel's maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from rubyunwind.errors import AttachError
+from rubyunwind.process.identity import ProcessStatus
+from rubyunwind.profiler import tracker as tracker_module
+from rubyunwind.profiler.tracker import ProcessTracker
+
+GENERIC = (1).to_bytes(4, "little")
+
+
+class World:
+    """What runs: parents by pid. A pid that is not there has ended."""
+
+    def __init__(self) -> None:
+        self.parents: dict[int, int] = {}
+        self.now = 50.0
+        self.log: list[tuple[str, int]] = []
+        self.changing: set[int] = set()
+        self.unreadable: set[int] = set()
+        self.made: list[Process] = []
+
+    def read_status(self, pid: int) -> ProcessStatus:
+        if pid not in self.parents:
+            raise AttachError(f"process {pid}: no such process")
+        return ProcessStatus(pid, "x", "R", self.parents[pid], 1, False)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def count(self, what: str, pid: int) -> int:
+        return self.log.count((what, pid))
+
+
+class Process:
+    """Stands for ProfiledProcess."""
+
+    world: World
+
+    def __init__(self, pid: int, *_: object) -> None:
+        self.world.read_status(pid)
+        self.pid = pid
+        self.identity = self
+        self.ruby = None
+        self.closed = False
+        self.world.made.append(self)
+
+    def is_alive(self) -> bool:
+        return self.pid in self.world.parents
+
+    def announce(self) -> None:
+        self.world.log.append(("announce", self.pid))
+
+    def sync(self) -> bool:
+        if self.pid in self.world.unreadable:
+            raise AttachError("no")
+        self.world.log.append(("sync", self.pid))
+        return self.pid in self.world.changing
+
+    def forget(self) -> None:
+        self.world.log.append(("forget", self.pid))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Collection:
+    def __init__(self) -> None:
+        names = ("inhibit_events", "pid_events", "reported_pids")
+        self.maps: dict[str, dict[bytes, Any]] = {name: {} for name in names}
+
+    def report(self, *pids: int) -> None:
+        """What report_pid and its trigger leave in the maps."""
+        for pid in pids:
+            key = pid.to_bytes(4, "little")
+            self.maps["pid_events"][key] = True
+            self.maps["reported_pids"][key] = 1
+        self.maps["inhibit_events"][GENERIC] = True
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World()
+    Process.world = world
+    monkeypatch.setattr(tracker_module, "ProfiledProcess", Process)
+    monkeypatch.setattr(tracker_module, "read_status", world.read_status)
+    monkeypatch.setattr(tracker_module, "time", world)
+    return world
+
+
+def make(**options: bool) -> tuple[ProcessTracker, Collection]:
+    collection = Collection()
+    return ProcessTracker(cast("Any", collection), **options), collection
+
+
+def test_a_process_is_announced_before_it_is_looked_at(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    assert world.log == [("announce", 5), ("sync", 5)]
+    assert set(tracker.processes) == {5}
+
+
+def test_adding_twice_is_once(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    assert tracker.add(5) is tracker.add(5)
+    assert len(world.made) == 1
+
+
+def test_a_process_that_cannot_be_read_leaves_nothing_behind(world: World) -> None:
+    world.parents[5] = 1
+    world.unreadable.add(5)
+    tracker, _ = make()
+    with pytest.raises(AttachError):
+        tracker.add(5)
+    assert world.log == [("announce", 5), ("forget", 5)]
+    assert world.made[0].closed
+    assert not tracker.processes
+
+
+def test_a_quiet_process_is_looked_at_ever_more_seldom_and_at_least_every_second(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    waits = []
+    for _ in range(14):
+        wait = tracker.run()
+        waits.append(wait)
+        world.now += wait + 1e-6
+    first = waits[0]
+    assert first <= 0.01
+    assert waits[1] == pytest.approx(2 * first, rel=0.01)
+    assert waits == sorted(waits)
+    assert waits[-1] == waits[-2] == pytest.approx(1.0)
+
+
+def test_a_process_that_changed_is_looked_at_soon_again(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    for _ in range(14):
+        world.now += tracker.run() + 1e-6
+    world.changing.add(5)
+    assert tracker.run() <= 0.01
+
+
+def test_between_two_looks_nothing_is_read(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    before = len(world.log)
+    for _ in range(10):
+        tracker.run()
+    assert len(world.log) == before
+
+
+def test_a_report_of_a_known_process_is_handled_at_once_and_lets_the_next_one_through(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.add(5)
+    collection.report(5)
+    tracker.run()
+    assert world.count("sync", 5) == 2
+    assert collection.maps == {"inhibit_events": {}, "pid_events": {}, "reported_pids": {}}
+
+
+def test_an_announced_process_is_looked_at_when_its_exec_is_reported(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.add(5, announced_only=True)
+    tracker.run()
+    assert world.count("sync", 5) == 0
+    collection.report(5)
+    tracker.run()
+    assert world.count("sync", 5) == 1
+
+
+def test_a_child_of_a_followed_process_is_followed(world: World) -> None:
+    world.parents.update({5: 1, 6: 5})
+    tracker, collection = make()
+    tracker.add(5)
+    collection.report(6)
+    tracker.run()
+    assert set(tracker.processes) == {5, 6}
+
+
+def test_a_grandchild_that_is_reported_before_its_parent_is_followed(world: World) -> None:
+    world.parents.update({5: 1, 6: 5, 7: 6, 8: 7})
+    tracker, collection = make()
+    tracker.add(5)
+    collection.report(8, 7, 6)
+    tracker.run()
+    assert set(tracker.processes) == {5, 6, 7, 8}
+    assert not collection.maps["reported_pids"]
+
+
+def test_an_orphan_is_one_of_ours(world: World) -> None:
+    world.parents.update({5: 1, 6: 1})
+    tracker, collection = make()
+    tracker.add(5)
+    collection.report(6)
+    tracker.run()
+    assert 6 in tracker.processes
+
+
+def test_a_child_of_a_process_that_has_just_ended_is_followed(world: World) -> None:
+    world.parents.update({5: 1, 6: 5})
+    tracker, collection = make()
+    tracker.add(5)
+    del world.parents[5]
+    collection.report(5, 6)
+    tracker.run()
+    assert set(tracker.processes) == {6}
+
+
+def test_a_foreign_process_is_not_followed_and_not_reported_over_and_over(world: World) -> None:
+    world.parents.update({5: 1, 9: 8, 8: 1})
+    tracker, collection = make()
+    tracker.add(5)
+    collection.report(9)
+    tracker.run()
+    assert set(tracker.processes) == {5}
+    assert not collection.maps["pid_events"]
+    assert set(collection.maps["reported_pids"]) == {(9).to_bytes(4, "little")}
+
+
+def test_without_children_none_is_followed(world: World) -> None:
+    world.parents.update({5: 1, 6: 5})
+    tracker, collection = make(children=False)
+    tracker.add(5)
+    collection.report(6)
+    tracker.run()
+    assert set(tracker.processes) == {5}
+
+
+def test_with_everything_each_process_that_is_sampled_is_followed(world: World) -> None:
+    world.parents.update({9: 8, 8: 1})
+    tracker, collection = make(everything=True)
+    collection.report(9)
+    tracker.run()
+    assert set(tracker.processes) == {9}
+
+
+def test_a_reported_process_that_has_ended_meanwhile_is_no_error(world: World) -> None:
+    tracker, collection = make(everything=True)
+    collection.report(9)
+    tracker.run()
+    assert not tracker.processes
+    assert not collection.maps["reported_pids"]
+
+
+def test_a_process_that_ended_is_forgotten_by_the_kernel_side_and_kept_for_late_traces(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    process = tracker.add(5)
+    del world.parents[5]
+    collection.report(5)
+    tracker.run()
+    assert not tracker.processes
+    assert world.log[-1] == ("forget", 5)
+    assert cast("Any", process).closed
+    assert tracker.get(5) is process
+    assert tracker.known == {5: process}
+
+
+def test_the_end_is_noticed_without_a_report_too(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    del world.parents[5]
+    world.now += 2
+    tracker.run()
+    assert not tracker.processes
+
+
+def test_only_so_many_ended_processes_are_kept(world: World) -> None:
+    tracker, collection = make(everything=True)
+    for pid in range(100, 300):
+        world.parents[pid] = 1
+        tracker.add(pid)
+        del world.parents[pid]
+        collection.report(pid)
+        tracker.run()
+    assert tracker.get(299) is not None
+    assert tracker.get(100) is None
+    assert len(tracker.known) <= 64
+    assert all(process.closed for process in world.made)
+
+
+def test_a_pid_that_is_used_again_is_the_new_process(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    first = tracker.add(5)
+    del world.parents[5]
+    collection.report(5)
+    tracker.run()
+    world.parents[5] = 1
+    second = tracker.add(5)
+    assert second is not first
+    assert tracker.get(5) is second
+
+
+def test_close_closes_every_process_and_twice_is_harmless(world: World) -> None:
+    world.parents.update({5: 1, 6: 1})
+    tracker, _ = make()
+    tracker.add(5)
+    tracker.add(6)
+    tracker.close()
+    tracker.close()
+    assert all(process.closed for process in world.made)
+    assert tracker.get(5) is None
