@@ -108,6 +108,7 @@ def _samples(runs: int, seconds: float) -> list[Row]:
                 with Ticks(program, RATE) as ticks:
                     ticks.follow(ruby.pid)
                     samples = _gather(profiler, seconds)
+                samples += profiler.poll(0)  # none is left for the next one
                 after = program.stats()
                 ruby.stop()
                 if not number:
@@ -149,7 +150,7 @@ def _gather(profiler: Profiler, seconds: float) -> list[Sample]:
     samples: list[Sample] = []
     while (left := end - time.monotonic()) > 0:
         samples += profiler.poll(left)
-    return samples + profiler.poll(0)
+    return samples
 
 
 def _shape(sample: Sample) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the numbers: `make bench`, or bench/run.py [--quick] [NAME...].
 
-Takes about four minutes, with --quick one; needs root (or CAP_BPF, CAP_PERFMON and
+Takes three to six minutes, with --quick about one; needs root (or CAP_BPF, CAP_PERFMON and
 CAP_SYS_PTRACE), Ruby, and the installed package, or PYTHONPATH. Progress goes to stderr, the table to stdout.
 """
 

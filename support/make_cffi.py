@@ -25,14 +25,18 @@ WIDE = """
 #define FUNC_TYPE_UNKNOWN ...
 #define REPORTED_PIDS_TIMEOUT ...
 """
+# What C calls back, and the parts of opaque structs that Python looks at.
+CALLBACKS = """
+extern "Python" int host_read_python(void *context, u64 address, void *to, u32 length);
+"""
 
 
 def main(kind: str, out: str, *inputs: str) -> None:
     text = "".join(Path(path).read_text(encoding="utf-8") for path in inputs)
     ffi = cffi.FFI()
     if kind == "native":
-        ffi.cdef(PRELUDE + WIDE + text)
-        ffi.set_source("rubyunwind._native", '#include "types.h"\n#include "cfi.h"\n#include "drain.h"')
+        ffi.cdef(PRELUDE + WIDE + text + CALLBACKS)
+        ffi.set_source("rubyunwind._native", '#include "types.h"\n#include "cfi.h"\n#include "drain.h"\n#include "host/host.h"')
         ffi.emit_c_code(out)
     else:
         ffi.cdef(text)

@@ -7,6 +7,11 @@
 #include "prelude.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __bpf__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
 
 #ifdef __bpf__
 
@@ -59,10 +64,12 @@ static long (*bpf_task_pt_regs)(void *task) = (void *)175;
 #define HOST_TO_BE32(x) __builtin_bswap32(x)
 #define HOST_TO_BE64(x) __builtin_bswap64(x)
 
-#endif /* __bpf__ */
+#else
+#include "host/helpers.h"
+#endif
 
 /* Release objects hold no trace of a debug print, not even its strings. */
-#ifdef RUBYUNWIND_DEBUG
+#if defined(RUBYUNWIND_DEBUG) && defined(__bpf__)
 #define DEBUG_PRINT(format, ...)                                                                   \
   ({                                                                                               \
     static const char text[] = format;                                                             \

@@ -6,10 +6,15 @@
 #pragma once
 #include "prelude.h"
 
+#ifdef __bpf__
 #define KERNEL_STRUCT __attribute__((preserve_access_index))
 
 /* Does the running kernel know this enumerator? (BPF_ENUMVAL_EXISTS; clang takes no parentheses here.) */
 #define KERNEL_HAS_ENUM(type, value) __builtin_preserve_enum_value(*(type *)value, 0)
+#else
+#define KERNEL_STRUCT
+#define KERNEL_HAS_ENUM(type, value) 1
+#endif
 
 enum bpf_func_id { BPF_FUNC_task_pt_regs = 175 };
 

@@ -126,7 +126,7 @@ INLINE u64 control_frame_word(const RubyUnwindScratchSpace *scratch, u8 offset) 
  * define_method has made a method; 0 if none is near. May be a cref: user space looks at its type.
  */
 INLINE u64 method_entry_of(RubyUnwindScratchSpace *scratch) {
-#pragma unroll
+  UNROLL
   for (int i = 0; i < RUBY_ENV_DEPTH; i++) {
     if (scratch->env[ENV_FLAGS] & (RUBY_ENV_FLAG_LOCAL | RUBY_FRAME_FLAG_BMETHOD))
       return scratch->env[ENV_ME_CREF] & 0xffffffffffffULL;

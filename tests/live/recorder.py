@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ class Recorder:
         folder: Path,
         env: dict[str, str] | None = None,
         preexec: Callable[[], None] | None = None,
+        program: Sequence[str] = ("-m", "rubyunwind.cli.main"),
     ) -> None:
         self._out, self._err = folder / "stdout", folder / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rubyunwind.cli.main", "record", *map(str, arguments)],
+                [sys.executable, *program, "record", *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -63,14 +64,20 @@ class Recorder:
     def await_recording(self) -> None:
         """Wait until it samples: then it has more perf events than the two rings of every CPU."""
         rings = 2 * (os.cpu_count() or 1)
-        descriptors = Path(f"/proc/{self.process.pid}/fd")
 
         def recording() -> bool:
             assert self.process.poll() is None, self.err
-            links = [os.readlink(fd) for fd in list(descriptors.iterdir()) if fd.is_symlink()]
-            return sum("[perf_event]" in link for link in links) > rings
+            return sum("[perf_event]" in link for link in self.links()) > rings
 
         until(recording, "the recorder does not sample")
+
+    def links(self) -> list[str]:
+        """What its descriptors refer to."""
+        found = []
+        for descriptor in list(Path(f"/proc/{self.process.pid}/fd").iterdir()):
+            with suppress(OSError):
+                found.append(str(descriptor.readlink()))
+        return found
 
     def interrupt(self, *, group: bool) -> None:
         """Send SIGINT to the recorder, or to all of its process group, as a terminal's Ctrl-C does."""

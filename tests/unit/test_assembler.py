@@ -160,7 +160,7 @@ def test_a_return_address_is_looked_up_one_byte_before(bench: Bench) -> None:
 
 
 def test_ruby_frames_are_moved_into_the_loop_that_runs_them(bench: Bench) -> None:
-    # Pushed, and its loop not entered: the kernel side has one group too many, the last comes behind the root.
+    # Pushed, its loop not entered: the kernel side has one group too many, the last comes behind the root.
     frames = [native(0x50), ruby(1), native(0x180, LIBRUBY, returned=True), native(0x60), ruby(2)]
     assert bench.names(*frames) == ["m1", "f50", "m2", "f17f", "f60"]
     # The same frames of a stack that was cut before its root are where they belong.

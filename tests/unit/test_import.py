@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -38,10 +39,27 @@ def test_importing_the_package_loads_no_room_but_the_abi() -> None:
 
 @pytest.mark.parametrize("name", rubyunwind.__all__)
 def test_public_name_can_be_had(name: str) -> None:
-    module = rubyunwind._LAZY.get(name)
-    if module is not None and find_spec(module) is None:
-        pytest.skip(f"{module} is not written yet")
     assert getattr(rubyunwind, name) is not None
+
+
+def test_a_star_import_gives_all_of_them() -> None:
+    code = "from rubyunwind import *; print(Profiler.__name__, record.__name__, Trace.__name__, __version__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["Profiler", "record", "Trace", rubyunwind.__version__]
+
+
+def test_every_name_that_is_loaded_late_is_public() -> None:
+    assert set(rubyunwind._LAZY) <= set(rubyunwind.__all__)
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "meson.build"])
+def test_the_version_is_the_one_the_package_is_built_with(file: str) -> None:
+    path = Path(__file__).parents[2] / file
+    if not path.exists():
+        pytest.skip(f"no source tree here: {path} does not exist")
+    found = re.search(r"version\s*[:=]\s*['\"]([\d.]+)['\"]", path.read_text())
+    assert found is not None
+    assert found[1] == rubyunwind.__version__
 
 
 def test_a_name_loaded_late_is_kept_and_is_the_modules_own() -> None:

@@ -87,5 +87,9 @@ class Output:
             return
         with suppress(OSError):
             self._file.close()
-        if self._new and not self._written:
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the file if it is new and nothing was written to it."""
+        if self.path is not None and self._new and not self._written:
             self.path.unlink(missing_ok=True)

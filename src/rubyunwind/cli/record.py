@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rubyunwind.cli.output import Output
+from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from rubyunwind.profiler.command import Command
     from rubyunwind.profiler.recording import Profile
 
-__all__ = ["command"]
+__all__ = ["Interrupted", "command"]
+
+_log = logging.getLogger(__name__)
 
 # Seconds a command has to end by itself after Ctrl-C, before it gets the signal again, then SIGTERM.
 _GRACE = (1.0, 2.0)
@@ -81,8 +84,9 @@ def command(
         recording = Recording(
             pids=pids, command=words or None, rate=rate, children=children, debug_tracer=False
         )
-        with recording:
-            interrupts = _Interrupts(recording.stop)
+        interrupts = _Interrupts(recording, target)
+        with interrupts, recording:
+            _log.info("recording %s at %d Hz; Ctrl-C ends it", recording.profile.command, rate)
             said = recording.profiler.notes if pids else ()
             _say_notes(said)
             profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
@@ -93,20 +97,41 @@ def command(
     sys.exit(status)
 
 
-class _Interrupts:
-    """Counts Ctrl-C and SIGTERM: the first calls `stop`, the second quits at once."""
+class Interrupted(RubyUnwindError):
+    """Ctrl-C came before the recording had begun."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
+    exit_status = 128 + signal.SIGINT
+
+
+class _Interrupts:
+    """What Ctrl-C and SIGTERM do while it is entered: the first ends the recording, the second quits at once."""
+
+    def __init__(self, recording: Recording, target: Output) -> None:
         self.count = 0
-        self._stop = stop
+        self._recording = recording
+        self._target = target
+
+    def __enter__(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
 
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is KeyboardInterrupt:
+            raise Interrupted("interrupted before the recording began; nothing was recorded") from None
+
     def _handle(self, number: int, frame: Any) -> None:
+        if not self._recording.began:
+            raise KeyboardInterrupt
         self.count += 1
-        if self.count > 1:
-            os._exit(128 + number)
-        self._stop()
+        if self.count == 1:
+            self._recording.stop()
+            return
+        # The terminal's Ctrl-C has reached the command by itself, but another sender's has not.
+        child = self._recording.command
+        if child is not None and child.exit_status is None:
+            os.kill(child.pid, signal.SIGTERM)
+        self._target.discard()
+        os._exit(128 + number)
 
 
 def _finish(child: Command | None, interrupts: _Interrupts) -> int:

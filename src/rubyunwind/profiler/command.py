@@ -28,7 +28,7 @@ class CommandError(RubyUnwindError):
     def __init__(self, command: str, code: int) -> None:
         advice = ""
         if code == errno.ENOENT and "/" not in command:
-            advice = f"; it is in no directory of PATH, which is {os.environ.get('PATH')} (sudo sets its own)"
+            advice = "; it is in no directory of PATH (sudo sets its own: name the whole path then)"
         super().__init__(f"cannot run {command}: {os.strerror(code)}{advice}")
         self.exit_status = _NOT_FOUND if code == errno.ENOENT else _NOT_EXECUTABLE
 

@@ -101,6 +101,25 @@ class ProfiledProcess:
             changed = self._find_ruby(mappings) or changed
         return changed
 
+    def inherit(self, parent: ProfiledProcess) -> None:
+        """Take over what is known of the process that forked this one, as long as both map the same code.
+
+        Finding Ruby takes longer than many a child lives.
+        """
+        code = [mapping for mapping in read_mappings(self.pid) if is_code(mapping)]
+        if not code or code != parent._seen:
+            return
+        for start, end, file_id, packed in parent._entries:
+            self._set(pid_page_keys(self.pid, start, end), file_id, packed)
+        self._entries = set(parent._entries)
+        self._seen = code
+        self.refusal = parent.refusal
+        if parent.ruby is not None:
+            self._register_ruby(parent.ruby)
+            self.interpreter = parent.interpreter
+            self.ruby = parent.ruby
+            self.symbolizer = RubySymbolizer(self._memory, parent.ruby, forked_from=parent.symbolizer)
+
     def forget(self) -> None:
         """Remove everything the kernel side knows of the process."""
         pages = self._maps["pid_page_to_mapping_info"]
@@ -186,9 +205,9 @@ class ProfiledProcess:
         file = self._file_of(ruby.mapping)
         if file is None:
             return False
-        self._maps["ruby_procs"][self._key] = bytes(ruby.proc_info)
-        if ruby.tls is not None:
-            self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
+        if self._executed():  # or it ended: what was read on the way is not to be believed
+            return False
+        self._register_ruby(ruby)
         for entry in ruby.interpreter_ranges[:1]:
             self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(
                 OffsetRange(
@@ -201,6 +220,11 @@ class ProfiledProcess:
             self.symbolizer = RubySymbolizer(self._memory, ruby)
         self.ruby = ruby
         return True
+
+    def _register_ruby(self, ruby: RubyRuntime) -> None:
+        self._maps["ruby_procs"][self._key] = bytes(ruby.proc_info)
+        if ruby.tls is not None:
+            self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
 
     def _file_of(self, mapping: Mapping) -> MappedFile | None:
         return self._files.open(self.pid, mapping, self._memory)

@@ -61,7 +61,8 @@ class Recording:
     """A recording that runs: a context manager around a Profiler and, if there is one, a command.
 
     `run` returns when the time is up, the processes have ended or `stop` was called (from a signal
-    handler, say); `profile` is there at any time, with everything gathered so far.
+    handler, say); `profile` is there at any time, with everything gathered so far. `began` is false while
+    it is being set up: an exception from a signal handler then undoes everything, the command has not run.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Recording:
         self._children = children
         self._debug = debug_tracer
         self._stopped = False
+        self.began = False
         self._exits = ExitStack()
         self.command: Command | None = None
         self.profile = Profile(rate=rate, command=self._title())
@@ -105,6 +107,7 @@ class Recording:
                 self.profiler.follow(self.command.pid, from_exec=True, expected=expected)
             self.profile.started = time.time_ns()
             self._began = time.monotonic()
+            self.began = True
             if self.command is not None:
                 self.command.start()
             self._exits = exits.pop_all()

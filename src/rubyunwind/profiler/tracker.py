@@ -78,6 +78,8 @@ class ProcessTracker:
             return known
         process = ProfiledProcess(pid, self._collection, self.files, self._tables)
         try:
+            if not announced_only and (parent := self.get(read_status(pid).parent)) is not None:
+                process.inherit(parent)
             process.announce()
             if not announced_only:
                 process.sync()

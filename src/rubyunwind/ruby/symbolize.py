@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,6 +55,9 @@ class RubySymbolizer:
     address, so a cached name is believed for `recheck_after` seconds and then held against the process
     again (one short read for the whole method). A name whose memory cannot be read any more, as after the
     end of the process, stays. Call clear() when the process has called exec.
+
+    `forked_from` names what the process no longer can: a child that ended before its samples were read has
+    the same code at the same place. It is not kept alive.
     """
 
     def __init__(
@@ -64,12 +68,14 @@ class RubySymbolizer:
         cache_size: int = 32768,
         recheck_after: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        forked_from: RubySymbolizer | None = None,
     ) -> None:
         self._memory = memory
         self._layout = runtime.layout
         self._cache_size = max(cache_size, 1)
         self._recheck_after = recheck_after
         self._clock = clock
+        self._origin = weakref.ref(forked_from) if forked_from is not None else None
         table = runtime.identifier_table
         self._identifiers = IdentifierTable(memory, runtime.layout, table) if table else None
         self._frames: dict[tuple[int, int, int], tuple[Frame, _Code, _Method | None]] = {}
@@ -100,6 +106,11 @@ class RubySymbolizer:
                 return known[0]
             frame = self._ruby_frame(code, pc, method)
         except RubyUnwindError as error:
+            origin = self._origin_of(error)
+            named = origin.ruby_frame(iseq_body, pc, method_entry) if origin is not None else None
+            # Where the pc has a line it is of that code: other code has come there otherwise, since the fork.
+            if named is not None and named.kind == "ruby" and named.line:
+                return named
             return _unknown("Ruby code", iseq_body, error)
         _store(self._frames, key, (frame, code, method), self._cache_size)
         return frame
@@ -114,12 +125,18 @@ class RubySymbolizer:
                 # Read again for the message: why it is unreadable, or what is there instead.
                 read_method_entry(self._memory, self._layout, method_entry)
             except RubyUnwindError as error:
-                return _unknown("C function", method_entry, error)
+                origin = self._origin_of(error)
+                named = origin.cfunc_frame(method_entry, caller) if origin is not None else None
+                return named if named is not None and named.label else _unknown("C function", method_entry, error)
             return _unknown("C function", method_entry, BadObject("it changed while it was read"))
         if method.label is None:
             return Frame("cfunc", f"[C function, id {method.entry.original_id:#x}]", None, path, line)
         name = method.prefix + method.label
         return Frame("cfunc", name, name if self._layout.qualified_labels else method.label, path, line)
+
+    def _origin_of(self, error: RubyUnwindError) -> RubySymbolizer | None:
+        """Return who may know better, if it was not what was read but that nothing could be."""
+        return self._origin() if self._origin is not None and isinstance(error, MemoryReadError) else None
 
     def _ruby_frame(self, code: _Code, pc: int, method: _Method | None) -> Frame:
         body = code.body

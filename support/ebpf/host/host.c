@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The programs themselves, compiled for the host from the same files, and what runs them. */
+#include "../tracer.ebpf.c"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "host.h"
+
+typedef int (*program_fn)(void *);
+
+/* Programs by name; their position + 1 is what a slot of progs holds. */
+static const struct {
+  const char *name;
+  program_fn run;
+} programs[] = {
+    {"native_tracer_entry", (program_fn)native_tracer_entry},
+    {"unwind_stop", (program_fn)unwind_stop},
+    {"unwind_native", (program_fn)unwind_native},
+    {"unwind_ruby", (program_fn)unwind_ruby},
+};
+enum { PROGRAMS = sizeof programs / sizeof *programs };
+
+#define MAP(name) {#name, (host_handle *)&name}
+#define BUCKET(bits) MAP(exe_id_to_##bits##_stack_deltas)
+/* Maps by name. Those that no program uses are not here. */
+static const struct {
+  const char *name;
+  host_handle *handle;
+} maps[] = {
+    MAP(progs),
+    MAP(per_cpu_records),
+    MAP(metrics),
+    MAP(report_events),
+    MAP(trace_events),
+    MAP(reported_pids),
+    MAP(pid_events),
+    MAP(inhibit_events),
+    MAP(kernel_stackmap),
+    MAP(pid_page_to_mapping_info),
+    MAP(interpreter_offsets),
+    MAP(ruby_procs),
+    MAP(system_config),
+    MAP(stack_delta_page_to_info),
+    MAP(unwind_info_array),
+    BUCKET(8),
+    BUCKET(9),
+    BUCKET(10),
+    BUCKET(11),
+    BUCKET(12),
+    BUCKET(13),
+    BUCKET(14),
+    BUCKET(15),
+    BUCKET(16),
+    BUCKET(17),
+    BUCKET(18),
+    BUCKET(19),
+    BUCKET(20),
+    BUCKET(21),
+    BUCKET(22),
+    BUCKET(23),
+    MAP(ruby_tls),
+    MAP(counters),
+    MAP(kernel_stack_scratch),
+};
+enum { MAPS = sizeof maps / sizeof *maps };
+
+struct host {
+  host_map *maps[MAPS];
+  u8 output[sizeof(Trace)];
+  size_t output_length;
+  u64 events;
+};
+
+host *host_new(void) { return calloc(1, sizeof(host)); }
+
+void host_free(host *h) {
+  if (!h)
+    return;
+  for (int i = 0; i < MAPS; i++)
+    host_map_free(h->maps[i]);
+  free(h);
+}
+
+static int index_of(const char *name) {
+  for (int i = 0; i < MAPS; i++)
+    if (!strcmp(maps[i].name, name))
+      return i;
+  return -1;
+}
+
+host_map *host_map_find(host *h, const char *name) {
+  int index = index_of(name);
+  return index < 0 ? NULL : h->maps[index];
+}
+
+int host_map_create(host *h, const char *name, u32 type, u32 key_size, u32 value_size, u32 max_entries) {
+  int index = index_of(name);
+  if (index < 0)
+    return -ENOENT;
+  if (h->maps[index])
+    return -EEXIST;
+  h->maps[index] = host_map_new(type, key_size, value_size, max_entries);
+  return h->maps[index] ? 0 : -ENOMEM;
+}
+
+int (*host_program(host *h, u32 slot))(void *) {
+  (void)h;
+  return slot && slot <= PROGRAMS ? programs[slot - 1].run : NULL;
+}
+
+int host_send(host *h, const void *map, const void *data, u64 size) {
+  if (map == &report_events) {
+    h->events++;
+    return 0;
+  }
+  if (map != &trace_events || size > sizeof h->output)
+    return -EINVAL;
+  memcpy(h->output, data, size);
+  h->output_length = size;
+  return 0;
+}
+
+static program_fn program_called(const char *name) {
+  for (int i = 0; i < PROGRAMS; i++)
+    if (!strcmp(programs[i].name, name))
+      return programs[i].run;
+  return NULL;
+}
+
+/* Returns when the last program of the chain does: a tail call never comes back to its caller. */
+static void run_to_the_end(program_fn run, host_run_state *state, struct bpf_perf_event_data *ctx) {
+  host_run_state *outer = host_current;
+  host_current = state;
+  if (!setjmp(state->done))
+    run(ctx);
+  host_current = outer;
+}
+
+int host_run(host *h, const char *program, const host_task *task, host_memory *memory) {
+  program_fn run = program_called(program);
+  if (!run)
+    return -ENOENT;
+  for (int i = 0; i < MAPS; i++)
+    maps[i].handle->map = h->maps[i];
+  h->output_length = 0;
+
+  host_run_state state = {.host = h, .task = task, .memory = memory};
+  struct bpf_perf_event_data ctx = {0};
+  _Static_assert(sizeof ctx.regs <= sizeof task->registers, "host_task holds the registers");
+  memcpy(&ctx.regs, task->registers, sizeof ctx.regs);
+  run_to_the_end(run, &state, &ctx);
+  return 0;
+}
+
+const u8 *host_output(host *h, size_t *length) {
+  *length = h->output_length;
+  return h->output;
+}
+
+u64 host_events(host *h) { return h->events; }

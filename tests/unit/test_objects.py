@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The four built objects: their programs and maps, and that release ones hold nothing of a debug print."""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from architectures import ARCHITECTURES, KINDS, object_bytes
+
+from rubyunwind.bpf.kinds import MapFlag, MapType, ProgramType
+from rubyunwind.bpf.objectfile import ObjectFile
+from rubyunwind.bpf.spec import CollectionSpec, load_collection_spec
+
+SOURCES = Path(__file__).parents[2] / "support/ebpf"
+CALL, FROM_HELPERS, TRACE_PRINTK = 0x85, 0, 6  # BPF_JMP | BPF_CALL; src_reg of a helper; enum bpf_func_id
+
+PROGRAMS = {
+    "native_tracer_entry": "perf_event",
+    "unwind_native": "perf_event",
+    "unwind_ruby": "perf_event",
+    "unwind_stop": "perf_event",
+    "process_exit": "raw_tp/sched_process_exit",
+    "process_exec": "raw_tp/sched_process_exec",
+    "process_fork": "raw_tp/sched_process_fork",
+}
+RECORD_SIZE = {"amd64": 4352, "arm64": 4328}
+# type, key bytes, value bytes, entries in the object (0: one per CPU, set at load)
+MAPS = {
+    "progs": (MapType.PROG_ARRAY, 4, 4, 9),
+    "metrics": (MapType.PERCPU_ARRAY, 4, 8, 97),
+    "report_events": (MapType.PERF_EVENT_ARRAY, 4, 4, 0),
+    "trace_events": (MapType.PERF_EVENT_ARRAY, 4, 4, 0),
+    "reported_pids": (MapType.LRU_HASH, 4, 8, 65536),
+    "pid_events": (MapType.HASH, 4, 1, 65536),
+    "inhibit_events": (MapType.HASH, 4, 1, 2),
+    "pid_page_to_mapping_info": (MapType.LPM_TRIE, 16, 16, 1 << 19),
+    "interpreter_offsets": (MapType.HASH, 8, 24, 32),
+    "stack_delta_page_to_info": (MapType.HASH, 16, 8, 40000),
+    "unwind_info_array": (MapType.ARRAY, 4, 12, 16384),
+    "kernel_stackmap": (MapType.STACK_TRACE, 4, 127 * 8, 16384),
+    "ruby_procs": (MapType.HASH, 4, 32, 1024),
+    "php_procs": (MapType.HASH, 4, 24, 1024),
+    "dotnet_procs": (MapType.HASH, 4, 4, 1024),
+    "apm_int_procs": (MapType.HASH, 4, 8, 128),
+    "system_config": (MapType.ARRAY, 4, 32, 1),
+    "system_analysis": (MapType.ARRAY, 4, 144, 1),
+    "sched_times": (MapType.LRU_PERCPU_HASH, 8, 8, 256),
+    **{f"exe_id_to_{bits}_stack_deltas": (MapType.HASH_OF_MAPS, 8, 4, 4096) for bits in range(8, 24)},
+    # Beside the ABI.
+    "ruby_tls": (MapType.HASH, 4, 24, 1024),
+    "counters": (MapType.PERCPU_ARRAY, 4, 8, 12),
+    "kernel_stack_scratch": (MapType.PERCPU_ARRAY, 4, 127 * 8, 1),
+}
+# Declared since the ABI has them, or for BTF; no program of ours uses them.
+NOT_CREATED = {
+    "php_procs",
+    "dotnet_procs",
+    "apm_int_procs",
+    "system_analysis",
+    "sched_times",
+    "abi_types",
+}
+
+each_object = pytest.mark.parametrize(
+    ("kind", "arch"), [(kind, arch) for kind in KINDS for arch in ARCHITECTURES]
+)
+
+
+@functools.cache
+def spec(kind: str, arch: str) -> CollectionSpec:
+    return load_collection_spec(kind == "debug", arch=arch)
+
+
+@functools.cache
+def parsed(kind: str, arch: str) -> ObjectFile:
+    return ObjectFile.parse(object_bytes(kind, arch))
+
+
+def helpers(kind: str, arch: str) -> set[int]:
+    """Numbers of the kernel helpers that any instruction calls, in subprograms too."""
+    called = set()
+    for function in parsed(kind, arch).functions():
+        for opcode, registers, _, immediate in struct.iter_unpack("<BBhi", function.instructions):
+            if opcode == CALL and registers >> 4 == FROM_HELPERS:
+                called.add(immediate)
+    return called
+
+
+@functools.cache
+def debug_formats() -> tuple[bytes, ...]:
+    texts = [path.read_text() for path in sorted(SOURCES.glob("*.h")) + sorted(SOURCES.glob("*.c"))]
+    found = [text for source in texts for text in re.findall(r'DEBUG_PRINT\(\s*"([^"]+)"', source)]
+    return tuple(text.encode() for text in found)
+
+
+@each_object
+def test_the_programs_are_those_and_in_those_sections(kind: str, arch: str) -> None:
+    programs = spec(kind, arch).programs
+    assert {name: program.section for name, program in programs.items()} == PROGRAMS
+    for name, program in programs.items():
+        expected = ProgramType.PERF_EVENT if PROGRAMS[name] == "perf_event" else ProgramType.RAW_TRACEPOINT
+        assert program.type == expected
+        assert program.load
+
+
+@each_object
+def test_the_licence_is_one_the_kernel_takes_for_gpl(kind: str, arch: str) -> None:
+    assert {program.license for program in spec(kind, arch).programs.values()} == {"Dual BSD/GPL"}
+
+
+@each_object
+def test_every_map_of_the_abi_is_declared_with_its_sizes(kind: str, arch: str) -> None:
+    maps = spec(kind, arch).maps
+    expected = {**MAPS, "per_cpu_records": (MapType.PERCPU_ARRAY, 4, RECORD_SIZE[arch], 1)}
+    found = {
+        name: (item.type, item.key_size, item.value_size, item.max_entries) for name, item in maps.items()
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert set(found) - set(expected) == {"abi_types"}
+
+
+@each_object
+def test_maps_that_no_program_uses_are_not_created(kind: str, arch: str) -> None:
+    assert {name for name, item in spec(kind, arch).maps.items() if not item.create} == NOT_CREATED
+
+
+@each_object
+def test_the_rows_of_files_go_into_arrays_of_any_size(kind: str, arch: str) -> None:
+    for bits in range(8, 24):
+        inner = spec(kind, arch).maps[f"exe_id_to_{bits}_stack_deltas"].inner
+        assert inner is not None
+        assert (inner.type, inner.key_size, inner.value_size) == (MapType.ARRAY, 4, 4)
+        assert inner.flags & MapFlag.INNER_MAP
+
+
+@each_object
+def test_the_trie_is_not_allocated_ahead(kind: str, arch: str) -> None:
+    # The kernel refuses an LPM trie without BPF_F_NO_PREALLOC.
+    assert spec(kind, arch).maps["pid_page_to_mapping_info"].flags & MapFlag.NO_PREALLOC
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_only_debug_objects_print(arch: str) -> None:
+    assert TRACE_PRINTK not in helpers("release", arch)
+    assert TRACE_PRINTK in helpers("debug", arch)
+    assert helpers("debug", arch) - helpers("release", arch) == {TRACE_PRINTK}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_only_debug_objects_hold_the_texts_of_debug_prints(arch: str) -> None:
+    if not SOURCES.is_dir():
+        pytest.skip(f"no source tree here: {SOURCES} does not exist")
+    assert debug_formats()
+    release, debug = object_bytes("release", arch), object_bytes("debug", arch)
+    assert [text for text in debug_formats() if text in release] == []
+    assert [text for text in debug_formats() if text + b"\0" not in debug] == []
+    assert not [section.name for section in parsed("release", arch).sections if "rodata" in section.name]
