@@ -46,9 +46,19 @@ struct thread_struct {
 
 #endif
 
+/* What the threads of a process share; `live` counts those that have not begun to exit (atomic_t). */
+struct thread_count {
+  s32 counter;
+} KERNEL_STRUCT;
+
+struct signal_struct {
+  struct thread_count live;
+} KERNEL_STRUCT;
+
 struct task_struct {
   s32 pid, tgid;
   void *stack;
+  struct signal_struct *signal;
   struct thread_struct thread;
 } KERNEL_STRUCT;
 

@@ -171,12 +171,17 @@ int unwind_stop(struct bpf_perf_event_data *ctx) {
   return 0;
 }
 
-/* A process ends when the leader of its threads does; the others cannot outlive exit_group. */
+/* A process ends with its last thread, which need not be the leader. */
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct raw_tracepoint_args *ctx) {
-  u64 id = bpf_get_current_pid_tgid();
-  u32 pid = id >> 32;
-  if (pid != (id & 0xffffffff) || !pid_information_exists(pid))
+  u32 pid = bpf_get_current_pid_tgid() >> 32;
+  if (!pid_information_exists(pid))
+    return 0;
+  struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+  struct signal_struct *shared = NULL;
+  s32 live = 0;
+  if (bpf_probe_read_kernel(&shared, sizeof(shared), &task->signal) ||
+      bpf_probe_read_kernel(&live, sizeof(live), &shared->live.counter) || live > 0)
     return 0;
   if (report_pid(ctx, pid, false))
     increment_metric(metricID_NumProcExit);

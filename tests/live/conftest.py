@@ -8,15 +8,35 @@ failed, and so does a run in which no live test passed.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from .recorder import Record, Recorder
 
 LIVE = Path(__file__).parent
 REQUIRE_LIVE = os.environ.get("RUBYUNWIND_REQUIRE_LIVE") == "1"
 passed: list[str] = []
 skipped_files: list[str] = []
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    """Run `rubyunwind record` in the test's folder. No process of it may be left at the end."""
+    started: list[Recorder] = []
+
+    def run(*arguments: str | int, **options: Any) -> Recorder:
+        started.append(Recorder(*arguments, folder=tmp_path, **options))
+        return started[-1]
+
+    yield run
+    left = [(one.process.args, one.left_behind()) for one in started if one.left_behind()]
+    for one in started:
+        one.end()
+    assert not left
+    assert not [one.err for one in started if "Traceback" in one.err]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ from .spinning import PATIENCE, RUBY
 
 
 def until(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-    """Wait for a condition; fail, saying `what` did not happen, when it takes longer than `patience` seconds."""
+    """Wait for a condition; fail, saying `what` is wrong, when it takes longer than `patience` seconds."""
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end, f"in {patience} s: {what}"
@@ -46,7 +46,7 @@ class Recorder:
                 cwd=folder,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                preexec_fn=preexec,  # noqa: PLW1509
+                preexec_fn=preexec,
             )
 
     @property
@@ -56,6 +56,12 @@ class Recorder:
     @property
     def err(self) -> str:
         return self._err.read_text("utf-8", "surrogateescape")
+
+    @property
+    def samples_read(self) -> int:
+        """How many samples it says it has read."""
+        line = next(line for line in self.err.splitlines() if " samples in " in line)
+        return int(line.split()[1])
 
     def wait(self) -> int:
         """Return the exit status; fail if it does not end."""
@@ -91,6 +97,9 @@ class Recorder:
         for pid in self.left_behind():
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+Record = Callable[..., Recorder]
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
@@ -133,7 +142,7 @@ def say(process: subprocess.Popen[str], line: str = "") -> None:
 def hear(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line, f"{process.args} ended with {process.wait()} before it said anything"
+    assert line, f"{process.args!r} ended with {process.wait()} before it said anything"
     return line.strip()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes do while they are recorded: end, map libraries, fork, execute another program, start threads."""
+"""What processes do while they are recorded: end, map libraries, fork, execute, start threads."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def by_pid(profile: Profile) -> dict[int, list[Sample]]:
 
 
 def test_children_of_a_command_have_stacks_of_their_own(tmp_path: Path) -> None:
-    script = BURN + """
+    script = (
+        BURN
+        + """
         3.times do |n|
           eval "def work_#{n} = burn(0.25)"
           fork do
@@ -118,6 +120,7 @@ def test_children_of_a_command_have_stacks_of_their_own(tmp_path: Path) -> None:
         end
         Process.waitall
     """
+    )
     profile = record(command=[RUBY, "--disable-gems", "-e", script, str(tmp_path)], rate=RATE)
     samples = by_pid(profile)
     assert profile.exit_status == 0
@@ -131,13 +134,16 @@ def test_children_of_a_command_have_stacks_of_their_own(tmp_path: Path) -> None:
         assert sum(sample.complete for sample in at_work) >= 0.8 * len(at_work)
 
 
-FORKS = BURN + """
+FORKS = (
+    BURN
+    + """
     def parent = burn(1e9)
     def child = burn(1e9)
     puts; $stdout.flush; $stdin.gets
     fork { child }
     parent
 """
+)
 
 
 def child_of(pid: int) -> int:
@@ -242,7 +248,9 @@ def test_threads_started_before_and_after_the_attach_show_their_own_stacks(early
             wanted = {int(tid): name for tid, name in map(str.split, filter(None, said))}
 
             def all_seen(samples: list[Sample]) -> bool:
-                return all(sum(s.tid == tid and has(s, name) for s in samples) >= 10 for tid, name in wanted.items())
+                return all(
+                    sum(s.tid == tid and has(s, name) for s in samples) >= 10 for tid, name in wanted.items()
+                )
 
             samples = poll_until(profiler, all_seen)
     assert len(wanted) == 5

@@ -100,3 +100,16 @@ def test_the_stack_is_whole(
         if root is not None:
             assert "main" in names
             assert names[-1] == root
+
+
+LEADER_GONE = """
+void *body(void *unused) { spin(); return unused; }
+int main(void) { pthread_t t; pthread_create(&t, 0, body, 0); pthread_exit(0); }
+"""
+
+
+def test_a_process_goes_on_without_the_leader_of_its_threads(tmp_path: Path) -> None:
+    with running(tmp_path, LEADER_GONE) as pid, Profiler([pid], rate=199) as profiler:
+        samples = gather(profiler, 100)
+        assert profiler.running
+    assert all(sample.complete and sample.frames[0].name == "spin" for sample in samples if sample.tid != pid)

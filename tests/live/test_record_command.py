@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +16,20 @@ import pytest
 import rubyunwind
 from rubyunwind.bpf.spec import load_collection_spec
 
-from .recorder import Recorder, hear, ids, labels, page_data, process, read_jsonl, ruby, say, until, weight
+from .recorder import (
+    Record,
+    Recorder,
+    hear,
+    ids,
+    labels,
+    page_data,
+    process,
+    read_jsonl,
+    ruby,
+    say,
+    until,
+    weight,
+)
 from .spinning import RUBY
 
 pytestmark = pytest.mark.usefixtures("bpf")
@@ -29,39 +40,14 @@ SPIN = "puts; $stdout.flush; def spin = (nil while true)\nspin"
 SHORT = "def work = (nil while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < 0.3)\nwork; exit 7"
 COMMAND = ("--", RUBY, "--disable-gems", "-e", SHORT)
 
-Start = Callable[..., Recorder]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start `rubyunwind record` with some arguments in the test's folder; nothing may be left of it at the end."""
-    started: list[Recorder] = []
-
-    def run(*arguments: str | int, **options: object) -> Recorder:
-        started.append(Recorder(*arguments, folder=tmp_path, **options))  # type: ignore[arg-type]
-        return started[-1]
-
-    yield run
-    left = [(one.process.args, one.left_behind()) for one in started if one.left_behind()]
-    for one in started:
-        one.end()
-    assert not left
-    assert not [one.err for one in started if "Traceback" in one.err]
-
 
 def files(folder: Path) -> set[str]:
     """Names of the files in the test's folder, without what the recorder printed."""
     return {path.name for path in folder.iterdir()} - {"stdout", "stderr"}
 
 
-def read_by(recorder: Recorder) -> int:
-    """How many samples a recorder says it has read."""
-    line = next(line for line in recorder.err.splitlines() if " samples in " in line)
-    return int(line.split()[1])
-
-
 def refused(recorder: Recorder, folder: Path, *texts: str, status: int = 1) -> None:
-    """It must end with `status`, say all the texts, and leave no file: neither its output nor the command's."""
+    """It must end with `status`, say all the texts, and leave no file, of its own or of the command."""
     assert recorder.wait() == status, recorder.err
     for text in texts:
         assert text in recorder.err
@@ -74,17 +60,17 @@ def refused(recorder: Recorder, folder: Path, *texts: str, status: int = 1) -> N
 
 @pytest.mark.parametrize("format_", ["folded", "jsonl", "flamegraph"])
 @pytest.mark.parametrize("output", ["-", "profile"])
-def test_every_format_holds_every_sample(start: Start, tmp_path: Path, format_: str, output: str) -> None:
-    recorder = start(*RATE, "-f", format_, "-o", output, *COMMAND)
+def test_every_format_holds_every_sample(record: Record, tmp_path: Path, format_: str, output: str) -> None:
+    recorder = record(*RATE, "-f", format_, "-o", output, *COMMAND)
     assert recorder.wait() == 7
     raw = recorder.out if output == "-" else (tmp_path / output).read_bytes()
-    assert read_by(recorder) >= 30  # of 90
+    assert recorder.samples_read >= 30  # of 90
     if format_ == "flamegraph":
         data = page_data(raw)
-        assert data["nodes"]["weight"][0] == data["totals"]["read"] == read_by(recorder)
+        assert data["nodes"]["weight"][0] == data["totals"]["read"] == recorder.samples_read
         assert "work" in data["strings"]
     else:
-        assert weight(raw, format_) == read_by(recorder)
+        assert weight(raw, format_) == recorder.samples_read
         assert b"work" in raw
     assert "rubyunwind:" not in raw.decode()[:200]
     if output != "-":
@@ -93,15 +79,15 @@ def test_every_format_holds_every_sample(start: Start, tmp_path: Path, format_: 
 
 
 @pytest.mark.parametrize("suffix", [".folded", ".jsonl", ".html"])
-def test_the_suffix_of_the_output_chooses_the_format(start: Start, tmp_path: Path, suffix: str) -> None:
-    recorder = start(*RATE, "-o", f"profile{suffix}", *COMMAND)
+def test_the_suffix_of_the_output_chooses_the_format(record: Record, tmp_path: Path, suffix: str) -> None:
+    recorder = record(*RATE, "-o", f"profile{suffix}", *COMMAND)
     assert recorder.wait() == 7
     raw = (tmp_path / f"profile{suffix}").read_bytes()
     assert {".folded": b"_start", ".jsonl": b'{"ts"', ".html": b"<!DOC"}[suffix] in raw[:20]
 
 
-def test_without_o_the_file_is_named_after_the_command(start: Start, tmp_path: Path) -> None:
-    recorder = start("-f", "folded", "--", "true")
+def test_without_o_the_file_is_named_after_the_command(record: Record, tmp_path: Path) -> None:
+    recorder = record("-f", "folded", "--", "true")
     assert recorder.wait() == 0
     (name,) = files(tmp_path)
     assert name.startswith("rubyunwind-true-")
@@ -112,28 +98,28 @@ def test_without_o_the_file_is_named_after_the_command(start: Start, tmp_path: P
 @pytest.mark.parametrize("format_", ["folded", "jsonl", "flamegraph"])
 @pytest.mark.parametrize("command", [("true",), (RUBY, "-e", "1")], ids=["true", "ruby"])
 def test_a_command_that_ends_at_once_leaves_valid_output(
-    start: Start, tmp_path: Path, format_: str, command: tuple[str, ...]
+    record: Record, tmp_path: Path, format_: str, command: tuple[str, ...]
 ) -> None:
-    recorder = start(*RATE, "-f", format_, "-o", "profile", "--", *command)
+    recorder = record(*RATE, "-f", format_, "-o", "profile", "--", *command)
     assert recorder.wait() == 0
     raw = (tmp_path / "profile").read_bytes()
     if format_ == "flamegraph":
-        assert page_data(raw)["totals"]["read"] == read_by(recorder)
+        assert page_data(raw)["totals"]["read"] == recorder.samples_read
     else:
-        assert weight(raw, format_) == read_by(recorder)
+        assert weight(raw, format_) == recorder.samples_read
 
 
-def test_an_old_output_is_replaced_as_a_whole(start: Start, tmp_path: Path) -> None:
+def test_an_old_output_is_replaced_as_a_whole(record: Record, tmp_path: Path) -> None:
     (tmp_path / "profile.folded").write_text("old 1\n" * 100_000)
-    recorder = start(*RATE, "-o", "profile.folded", *COMMAND)
+    recorder = record(*RATE, "-o", "profile.folded", *COMMAND)
     assert recorder.wait() == 7
-    assert weight((tmp_path / "profile.folded").read_bytes(), "folded") == read_by(recorder)
+    assert weight((tmp_path / "profile.folded").read_bytes(), "folded") == recorder.samples_read
 
 
-def test_v_says_more(start: Start) -> None:
+def test_v_says_more(record: Record) -> None:
     said = []
     for options in ((), ("-v",), ("-vv",)):
-        recorder = start(*options, "-o", "profile.folded", "--", "true")
+        recorder = record(*options, "-o", "profile.folded", "--", "true")
         assert recorder.wait() == 0
         said.append(recorder.err)
     quiet, verbose, debug = (text.count("\n") for text in said)
@@ -145,23 +131,27 @@ def test_v_says_more(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "status"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)], ids=["7", "KILL", "TERM"]
+    ("script", "status"),
+    [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)],
+    ids=["7", "KILL", "TERM"],
 )
-def test_the_commands_exit_status_is_ours(start: Start, script: str, status: int) -> None:
-    recorder = start("-o", "profile", "--", "sh", "-c", script)
+def test_the_commands_exit_status_is_ours(record: Record, script: str, status: int) -> None:
+    recorder = record("-o", "profile", "--", "sh", "-c", script)
     assert recorder.wait() == status
 
 
-def test_a_command_that_does_not_exist_is_127(start: Start, tmp_path: Path) -> None:
-    refused(start("-o", "profile", "--", "nosuch"), tmp_path, "cannot run nosuch: No such file", status=127)
+def test_a_command_that_does_not_exist_is_127(record: Record, tmp_path: Path) -> None:
+    refused(record("-o", "profile", "--", "nosuch"), tmp_path, "cannot run nosuch: No such file", status=127)
 
 
-def test_a_command_that_is_no_program_is_126(start: Start, tmp_path: Path) -> None:
-    refused(start("-o", "p", "--", "/etc/passwd"), tmp_path, "cannot run /etc/passwd: Permission", status=126)
+def test_a_command_that_is_no_program_is_126(record: Record, tmp_path: Path) -> None:
+    refused(
+        record("-o", "p", "--", "/etc/passwd"), tmp_path, "cannot run /etc/passwd: Permission", status=126
+    )
 
 
-def test_the_command_inherits_no_descriptor_and_no_ignored_signal(start: Start) -> None:
-    recorder = start("-o", "profile", "--", "sh", "-c", "ls /proc/self/fd; grep SigIgn /proc/self/status")
+def test_the_command_inherits_no_descriptor_and_no_ignored_signal(record: Record) -> None:
+    recorder = record("-o", "profile", "--", "sh", "-c", "ls /proc/self/fd; grep SigIgn /proc/self/status")
     assert recorder.wait() == 0
     *descriptors, ignored = recorder.out.decode().splitlines()
     assert descriptors == ["0", "1", "2", "3"]  # the last one is the folder that ls reads
@@ -184,48 +174,50 @@ def test_the_command_inherits_no_descriptor_and_no_ignored_signal(start: Start) 
     ids=["pid-and-command", "neither", "rate-0", "duration-0", "format", "pid-is-a-word"],
 )
 def test_words_that_make_no_sense_are_a_usage_error(
-    start: Start, tmp_path: Path, arguments: tuple[str, ...], text: str
+    record: Record, tmp_path: Path, arguments: tuple[str, ...], text: str
 ) -> None:
-    refused(start(*arguments), tmp_path, text, status=2)
+    refused(record(*arguments), tmp_path, text, status=2)
 
 
-def test_a_rate_above_the_kernels_limit_is_refused_before_the_command_runs(start: Start, tmp_path: Path) -> None:
-    refused(start("-r", 10_000_000, "-o", "profile", "--", "touch", "ran"), tmp_path, "max_sample_rate")
+def test_a_rate_above_the_kernels_limit_is_refused_before_the_command_runs(
+    record: Record, tmp_path: Path
+) -> None:
+    refused(record("-r", 10_000_000, "-o", "profile", "--", "touch", "ran"), tmp_path, "max_sample_rate")
 
 
 # Processes that cannot be recorded, or only in part
 
 
-def test_no_such_process(start: Start, tmp_path: Path) -> None:
+def test_no_such_process(record: Record, tmp_path: Path) -> None:
     with process("true") as ended:
         ended.wait()
-    refused(start("-p", ended.pid), tmp_path, f"process {ended.pid}: no such process")
+    refused(record("-p", ended.pid), tmp_path, f"process {ended.pid}: no such process")
 
 
-def test_a_kernel_thread(start: Start, tmp_path: Path) -> None:
+def test_a_kernel_thread(record: Record, tmp_path: Path) -> None:
     if not Path("/proc/2/exe").is_symlink() or Path("/proc/2/cmdline").read_bytes():
         pytest.skip("no kernel thread is visible in this PID namespace")
-    refused(start("-p", 2), tmp_path, "is a kernel thread")
+    refused(record("-p", 2), tmp_path, "is a kernel thread")
 
 
-def test_a_zombie(start: Start, tmp_path: Path) -> None:
+def test_a_zombie(record: Record, tmp_path: Path) -> None:
     with process("true") as ended:
         until(lambda: ") Z " in Path(f"/proc/{ended.pid}/stat").read_text(), "it does not end")
-        refused(start("-p", ended.pid), tmp_path, "has ended", "zombie")
+        refused(record("-p", ended.pid), tmp_path, "has ended", "zombie")
 
 
-def test_one_process_of_several_that_is_not_there(start: Start, tmp_path: Path) -> None:
+def test_one_process_of_several_that_is_not_there(record: Record, tmp_path: Path) -> None:
     with ruby(SPIN) as target, process("true") as ended:
         hear(target)
         ended.wait()
-        refused(start("-p", target.pid, "-p", ended.pid), tmp_path, f"process {ended.pid}: no such process")
+        refused(record("-p", target.pid, "-p", ended.pid), tmp_path, f"process {ended.pid}: no such process")
         assert target.poll() is None
 
 
-def test_several_processes_are_told_apart(start: Start, tmp_path: Path) -> None:
+def test_several_processes_are_told_apart(record: Record, tmp_path: Path) -> None:
     with ruby(SPIN) as first, ruby(SPIN.replace("spin", "turn")) as second:
         hear(first), hear(second)
-        recorder = start(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", first.pid, "-p", second.pid)
+        recorder = record(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", first.pid, "-p", second.pid)
         assert recorder.wait() == 0
     samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
     assert ids(samples) == {first.pid, second.pid}
@@ -235,14 +227,16 @@ def test_several_processes_are_told_apart(start: Start, tmp_path: Path) -> None:
         assert not [found for found in mine if other in found]
 
 
-def test_a_process_without_ruby_is_said_to_be_one_and_has_native_stacks(start: Start, tmp_path: Path) -> None:
+def test_a_process_without_ruby_is_said_to_be_one_and_has_native_stacks(
+    record: Record, tmp_path: Path
+) -> None:
     with process(sys.executable, "-c", "print(flush=True)\nwhile True: pass") as target:
         target.stdout.readline()  # type: ignore[union-attr]
-        recorder = start(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", target.pid)
+        recorder = record(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", target.pid)
         assert recorder.wait() == 0
     assert f"pid {target.pid}: no Ruby was found in it; native frames only" in recorder.err
     samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    assert len(samples) == read_by(recorder) >= 30
+    assert len(samples) == recorder.samples_read >= 30
     assert {frame["kind"] for sample in samples for frame in sample["frames"]} <= {"native", "kernel"}
     assert sum(sample["complete"] for sample in samples) >= 0.95 * len(samples)
     roots = Counter(sample["frames"][-1]["name"] for sample in samples if sample["complete"])
@@ -250,7 +244,9 @@ def test_a_process_without_ruby_is_said_to_be_one_and_has_native_stacks(start: S
 
 
 @pytest.mark.parametrize("version", ["1.8.7", "9.9.9"])
-def test_an_unsupported_ruby_is_named_and_has_native_stacks(start: Start, tmp_path: Path, version: str) -> None:
+def test_an_unsupported_ruby_is_named_and_has_native_stacks(
+    record: Record, tmp_path: Path, version: str
+) -> None:
     source, program = tmp_path / "odd.c", tmp_path / "odd"
     source.write_text(
         f'const char ruby_version[] = "{version}"; volatile int turns;\n'
@@ -258,7 +254,7 @@ def test_an_unsupported_ruby_is_named_and_has_native_stacks(start: Start, tmp_pa
     )
     subprocess.run(["gcc", "-O0", "-rdynamic", "-o", program, source], check=True)
     with process(str(program)) as target:
-        recorder = start(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", target.pid)
+        recorder = record(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", target.pid)
         assert recorder.wait() == 0
     assert f"pid {target.pid}: Ruby {version} has no known layout" in recorder.err
     assert "native frames only" in recorder.err
@@ -269,20 +265,20 @@ def test_an_unsupported_ruby_is_named_and_has_native_stacks(start: Start, tmp_pa
     assert all(names[-1] == "_start" and "main" in names for names in whole)
 
 
-def test_a_process_that_sleeps_gives_an_empty_profile_and_the_reason(start: Start, tmp_path: Path) -> None:
+def test_a_process_that_sleeps_gives_an_empty_profile_and_the_reason(record: Record, tmp_path: Path) -> None:
     with process("cat") as target:
         say(target)
         target.stdout.readline()  # type: ignore[union-attr]
-        recorder = start("-d", 0.3, "-o", "profile.jsonl", "-p", target.pid)
+        recorder = record("-d", 0.3, "-o", "profile.jsonl", "-p", target.pid)
         assert recorder.wait() == 0
-    assert read_by(recorder) == 0
+    assert recorder.samples_read == 0
     assert "no samples: the processes used no CPU time" in recorder.err
     assert (tmp_path / "profile.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize(("option", "followed"), [((), False), (("-s",), True)], ids=["alone", "-s"])
 def test_what_a_process_forks_is_recorded_with_s_only(
-    start: Start, tmp_path: Path, option: tuple[str, ...], followed: bool
+    record: Record, tmp_path: Path, option: tuple[str, ...], followed: bool
 ) -> None:
     script = """
         def burn = 30_000.times { |n| n.to_s }
@@ -293,7 +289,7 @@ def test_what_a_process_forks_is_recorded_with_s_only(
     """
     with ruby(script) as target:
         hear(target)
-        recorder = start(*RATE, *option, "-d", 0.8, "-o", "profile.jsonl", "-p", target.pid)
+        recorder = record(*RATE, *option, "-d", 0.8, "-o", "profile.jsonl", "-p", target.pid)
         assert recorder.wait() == 0
     samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
     assert [s for s in samples if s["pid"] == target.pid and "parent" in labels(s)]
@@ -316,13 +312,13 @@ def drop_bpf_capabilities() -> None:
             raise OSError(ctypes.get_errno(), "prctl")
 
 
-def test_without_rights_it_names_the_capabilities(start: Start, tmp_path: Path) -> None:
-    recorder = start("-o", "profile", "--", "touch", "ran", preexec=drop_bpf_capabilities)
+def test_without_rights_it_names_the_capabilities(record: Record, tmp_path: Path) -> None:
+    recorder = record("-o", "profile", "--", "touch", "ran", preexec=drop_bpf_capabilities)
     refused(recorder, tmp_path, "CAP_BPF and CAP_PERFMON", "root")
 
 
-def test_without_libbpf_it_names_what_was_tried(start: Start, tmp_path: Path) -> None:
-    recorder = start("-o", "profile", "--", "touch", "ran", env={"RUBYUNWIND_LIBBPF": "/nonexistent"})
+def test_without_libbpf_it_names_what_was_tried(record: Record, tmp_path: Path) -> None:
+    recorder = record("-o", "profile", "--", "touch", "ran", env={"RUBYUNWIND_LIBBPF": "/nonexistent"})
     refused(recorder, tmp_path, "no usable libbpf", "/nonexistent", "RUBYUNWIND_LIBBPF")
 
 
@@ -338,11 +334,15 @@ main()
 
 @pytest.mark.parametrize(
     ("damage", "text"),
-    [(lambda raw: raw[: len(raw) // 2], "install the package again"), (lambda raw: b"", "install"), (None, "not built")],
+    [
+        (lambda raw: raw[: len(raw) // 2], "install the package again"),
+        (lambda raw: b"", "install"),
+        (None, "not built"),
+    ],
     ids=["cut", "empty", "missing"],
 )
 def test_a_damaged_object_is_named_before_the_command_runs(
-    start: Start, tmp_path: Path, damage: Callable[[bytes], bytes] | None, text: str
+    record: Record, tmp_path: Path, damage: Callable[[bytes], bytes] | None, text: str
 ) -> None:
     """The package is copied as links, all but its objects."""
     spec = load_collection_spec()
@@ -360,7 +360,7 @@ def test_a_damaged_object_is_named_before_the_command_runs(
             (copy / name).symlink_to(entry.resolve())
     if damage is not None:
         (copy / "objects" / spec.name).write_bytes(damage(spec.data))
-    recorder = start(
+    recorder = record(
         *("-o", "profile", "--", "touch", "ran"), env={"PYTHONPATH": str(site)}, program=("-c", FROM_A_COPY)
     )
     refused(recorder, tmp_path, spec.name, text)
@@ -368,14 +368,18 @@ def test_a_damaged_object_is_named_before_the_command_runs(
 
 @pytest.mark.parametrize(
     ("output", "reason"),
-    [("no/such/folder/profile", "No such file or directory"), (".", "Is a directory"), ("file/x", "Not a directory")],
+    [
+        ("no/such/folder/profile", "No such file or directory"),
+        (".", "Is a directory"),
+        ("file/x", "Not a directory"),
+    ],
     ids=["missing-folder", "folder", "inside-a-file"],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_the_command_runs(
-    start: Start, tmp_path: Path, output: str, reason: str
+    record: Record, tmp_path: Path, output: str, reason: str
 ) -> None:
     (tmp_path / "file").touch()
-    recorder = start("-o", output, "--", "touch", "ran")
+    recorder = record("-o", output, "--", "touch", "ran")
     assert recorder.wait() == 1
     assert recorder.err == (
         f"rubyunwind: cannot write {output}: {reason}; nothing was recorded. Name another file with -o\n"
@@ -383,117 +387,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_command_runs(
     assert files(tmp_path) == {"file"}
 
 
-def test_a_full_disk_is_told(start: Start) -> None:
-    recorder = start(*RATE, "-f", "jsonl", "-o", "/dev/full", *COMMAND)
+def test_a_full_disk_is_told(record: Record) -> None:
+    recorder = record(*RATE, "-f", "jsonl", "-o", "/dev/full", *COMMAND)
     assert recorder.wait() == 1
     assert "cannot write /dev/full: No space left on device" in recorder.err
-
-
-# Ends that nobody planned
-
-
-def test_a_target_that_is_killed_ends_the_recording_which_is_written(start: Start, tmp_path: Path) -> None:
-    with ruby(SPIN) as target:
-        hear(target)
-        recorder = start(*RATE, "-o", "profile.jsonl", "-p", target.pid)
-        recorder.await_recording()
-        burn(target.pid, 0.3)
-        target.kill()
-        assert recorder.wait() == 0
-    samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    assert len(samples) == read_by(recorder) >= 20
-    assert sum("spin" in labels(sample) for sample in samples) >= 0.9 * len(samples)
-
-
-def test_a_command_that_is_killed_gives_its_signal_and_is_written(start: Start, tmp_path: Path) -> None:
-    script = "def spin = (nil while true)\nFile.write('pid', $$.to_s); spin"
-    recorder = start(*RATE, "-o", "profile.jsonl", "--", RUBY, "--disable-gems", "-e", script)
-    burn(command_of(tmp_path), 0.3)
-    os.kill(command_of(tmp_path), signal.SIGKILL)
-    assert recorder.wait() == 137
-    samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    assert len(samples) == read_by(recorder) >= 20
-    assert sum("spin" in labels(sample) for sample in samples) >= 0.8 * len(samples)
-
-
-def command_of(folder: Path) -> int:
-    """Wait until the command has written its pid into the folder."""
-    path = folder / "pid"
-    until(lambda: path.exists() and path.read_text(), "the command does not start")
-    return int(path.read_text())
-
-
-def burn(pid: int, seconds: float) -> None:
-    """Wait until a process has used so much CPU time from now on."""
-
-    def used() -> int:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    goal = used() + seconds * os.sysconf("SC_CLK_TCK")
-    until(lambda: used() >= goal, f"process {pid} does not use its CPU time")
-
-
-@pytest.mark.parametrize("group", [True, False], ids=["terminal", "recorder-only"])
-def test_ctrl_c_ends_a_command_and_writes_what_was_gathered(start: Start, tmp_path: Path, group: bool) -> None:
-    script = "def spin = (nil while true)\nFile.write('pid', $$.to_s); spin"
-    recorder = start(*RATE, "-o", "profile.folded", "--", RUBY, "--disable-gems", "-e", script)
-    burn(command_of(tmp_path), 0.3)
-    recorder.interrupt(group=group)
-    assert recorder.wait() == 130
-    assert weight((tmp_path / "profile.folded").read_bytes(), "folded") == read_by(recorder) >= 20
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
-def test_a_signal_ends_the_recording_of_a_process_which_goes_on(
-    start: Start, tmp_path: Path, number: signal.Signals
-) -> None:
-    with ruby(SPIN) as target:
-        hear(target)
-        recorder = start(*RATE, "-o", "profile.folded", "-p", target.pid)
-        recorder.await_recording()
-        burn(target.pid, 0.3)
-        os.kill(recorder.process.pid, number)
-        assert recorder.wait() == 0
-        assert target.poll() is None
-    assert weight((tmp_path / "profile.folded").read_bytes(), "folded") == read_by(recorder) >= 20
-
-
-def test_a_second_ctrl_c_quits_though_the_command_ignores_it(start: Start, tmp_path: Path) -> None:
-    script = "trap('INT', 'IGNORE'); File.write('pid', $$.to_s); sleep"
-    recorder = start("-o", "profile.folded", "--", RUBY, "--disable-gems", "-e", script)
-    command_of(tmp_path)
-    recorder.interrupt(group=True)
-    until(lambda: "wrote profile.folded" in recorder.err, "the first Ctrl-C does not end the recording")
-    assert recorder.process.poll() is None
-    recorder.interrupt(group=True)
-    assert recorder.process.wait(2) == 130
-    until(lambda: not recorder.left_behind(), "the command goes on")
-
-
-def test_a_command_that_ignores_ctrl_c_is_ended_after_a_while(start: Start, tmp_path: Path) -> None:
-    script = "trap('INT', 'IGNORE'); File.write('pid', $$.to_s); sleep"
-    recorder = start("-o", "profile.folded", "--", RUBY, "--disable-gems", "-e", script)
-    command_of(tmp_path)
-    recorder.interrupt(group=True)
-    assert recorder.wait() == 143
-
-
-def test_after_the_duration_the_command_goes_on_and_is_waited_for(start: Start, tmp_path: Path) -> None:
-    script = "File.write('pid', $$.to_s); sleep 0.05 until File.exist?('go'); exit 5"
-    recorder = start("-d", 0.1, "-o", "profile.folded", "--", RUBY, "--disable-gems", "-e", script)
-    command_of(tmp_path)
-    until(lambda: "the command still runs" in recorder.err, "the recording does not end")
-    assert (tmp_path / "profile.folded").exists()
-    (tmp_path / "go").touch()
-    assert recorder.wait() == 5
-
-
-def test_a_reader_that_has_seen_enough_is_no_error(start: Start, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    recorder = start(*RATE, "-f", "flamegraph", "-o", "pipe", *COMMAND)
-    until(lambda: f"{tmp_path}/pipe" in recorder.links(), "the recorder does not open its output")
-    os.close(reader)
-    assert recorder.wait() == 7
-    assert "Broken pipe" not in recorder.err

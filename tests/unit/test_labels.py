@@ -278,3 +278,21 @@ def test_caches_do_not_grow_past_their_size() -> None:
         assert symbolizer.ruby_frame(body, code_of(memory, body), 0).label == f"m{number}"
     assert len(symbolizer._frames) == 4
     assert len(symbolizer._codes) == 4
+
+
+def test_a_child_that_ended_is_named_by_the_process_that_forked_it() -> None:
+    memory, parent, ids = process("3.1.2", ["each"])
+    runtime: Any = SimpleNamespace(layout=memory.layout, identifier_table=0)
+    _, body = memory.iseq("run", lines=memory.one_line(3))
+    pc, method = code_of(memory, body), memory.method_entry(8, ids["each"])
+    gone = RubyMemory(memory.layout)
+    child = RubySymbolizer(gone, runtime, forked_from=parent)
+    frame = child.ruby_frame(body, pc, 0)
+    assert frame == parent.ruby_frame(body, pc, 0)
+    assert child.cfunc_frame(method, frame).label == "each"
+    # What is not the parent's either stays unknown, also a pc that lies outside the code that it has there.
+    assert child.ruby_frame(body, pc + (1 << 20), 0).kind == "unknown"
+    assert child.cfunc_frame(body, frame).kind == "unknown"
+    assert child.ruby_frame(method, pc, 0).kind == "unknown"
+    del parent
+    assert child.ruby_frame(body, pc, 0).kind == "unknown"

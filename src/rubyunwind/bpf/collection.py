@@ -11,10 +11,10 @@ from typing import Any
 from rubyunwind._libbpf import ffi
 from rubyunwind.bpf import messages
 from rubyunwind.bpf.compound_maps import ProgArray
-from rubyunwind.bpf.kinds import MapType
+from rubyunwind.bpf.kinds import MapFlag, MapType
 from rubyunwind.bpf.library import load_library
 from rubyunwind.bpf.lifetime import Resource
-from rubyunwind.bpf.map_factory import create_map, wrap_map
+from rubyunwind.bpf.map_factory import create_array, create_map, wrap_map
 from rubyunwind.bpf.maps import Map
 from rubyunwind.bpf.program import Program
 from rubyunwind.bpf.refusals import check, check_pointer
@@ -77,6 +77,12 @@ class Collection:
     def __repr__(self) -> str:
         state = "closed" if self._resource.closed else f"{len(self.programs)} programs, {len(self.maps)} maps"
         return f"Collection({self.name!r}, {state})"
+
+    def create_array(
+        self, max_entries: int, value_size: int, flags: int = MapFlag.INNER_MAP, *, name: str = ""
+    ) -> Map:
+        """Create an array to be put into a map of maps; it owns its descriptor. See map_factory."""
+        return create_array(max_entries, value_size, flags, name=name)
 
     @property
     def closed(self) -> bool:

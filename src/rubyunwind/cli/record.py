@@ -104,7 +104,7 @@ class Interrupted(RubyUnwindError):
 
 
 class _Interrupts:
-    """What Ctrl-C and SIGTERM do while it is entered: the first ends the recording, the second quits at once."""
+    """What Ctrl-C and SIGTERM do once it is entered: the first ends the recording, the second quits."""
 
     def __init__(self, recording: Recording, target: Output) -> None:
         self.count = 0

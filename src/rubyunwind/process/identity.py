@@ -16,7 +16,7 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """What /proc/PID/stat says. `start_time` is in clock ticks since boot; `state` one letter, of the main thread.
+    """What /proc/PID/stat says. `start_time` is in clock ticks since boot, `state` the main thread's letter.
 
     `threads` counts those that the kernel still keeps: a process that has ended has one, its zombie.
     """

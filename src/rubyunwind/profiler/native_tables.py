@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rubyunwind._native import ffi
 from rubyunwind.abi import (
@@ -15,22 +15,31 @@ from rubyunwind.abi import (
     UnwindOpcode,
 )
 from rubyunwind.bpf.kinds import MapFlag
-from rubyunwind.bpf.map_factory import create_array
 from rubyunwind.errors import BpfError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rubyunwind.bpf.collection import Collection
     from rubyunwind.bpf.maps import Map
     from rubyunwind.elf.deltas import StackDeltas, UnwindInfoTuple
 
-__all__ = ["NativeTables"]
+__all__ = ["NativeTables", "TracerMaps"]
 
 _ROW_SIZE = 4  # struct StackDelta
 # What the template in maps.h has; by mmap 70,000 rows take half a millisecond, by updates 20.
 _ROW_FLAGS = MapFlag.INNER_MAP | MapFlag.MMAPABLE
 _INVALID = STACK_DELTA_COMMAND_FLAG | UnwindCommand.INVALID
+
+
+class TracerMaps(Protocol):
+    """The maps of the tracer: of a Collection in the kernel, or of a HostedCollection."""
+
+    @property
+    def maps(self) -> Mapping[str, Map]:
+        """Every map by name."""
+
+    def create_array(self, max_entries: int, value_size: int, flags: int, *, name: str = "") -> Map:
+        """Create an array that can be put into a map of maps."""
 
 
 class NativeTables:
@@ -40,8 +49,9 @@ class NativeTables:
     rules of all files share `unwind_info_array`, in the order of their first use.
     """
 
-    def __init__(self, collection: Collection) -> None:
+    def __init__(self, collection: TracerMaps) -> None:
         self._maps = collection.maps
+        self._create_array = collection.create_array
         self._infos: dict[UnwindInfoTuple, int] = {}
         self._pages: dict[int, bytes] = {}
         self._buckets: dict[int, int] = {}
@@ -63,7 +73,7 @@ class NativeTables:
         outer: dict[bytes, Map] = {}
         with ExitStack() as inner:
             for file_id, deltas in new.items():
-                rows = create_array(max(deltas.count, 1), _ROW_SIZE, _ROW_FLAGS, name="stack_deltas")
+                rows = self._create_array(max(deltas.count, 1), _ROW_SIZE, _ROW_FLAGS, name="stack_deltas")
                 outer[file_id.to_bytes(8, "little")] = inner.enter_context(rows)
                 rows.fill(deltas.pack(self._global_ids(deltas.infos)))
             self._maps[f"exe_id_to_{bucket}_stack_deltas"].update_batch(outer)

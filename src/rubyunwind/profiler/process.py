@@ -25,11 +25,10 @@ from rubyunwind.ruby.symbolize import RubySymbolizer
 
 if TYPE_CHECKING:
     from rubyunwind.abi import Frame as TraceFrame
-    from rubyunwind.bpf.collection import Collection
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.profiler.files import FileCache, MappedFile
-    from rubyunwind.profiler.native_tables import NativeTables
+    from rubyunwind.profiler.native_tables import NativeTables, TracerMaps
     from rubyunwind.ruby.detect import RubyRuntime
 
 __all__ = ["InterpreterLoop", "ProfiledProcess"]
@@ -61,7 +60,7 @@ class ProfiledProcess:
     Owns the descriptor of the process's memory.
     """
 
-    def __init__(self, pid: int, collection: Collection, files: FileCache, tables: NativeTables) -> None:
+    def __init__(self, pid: int, collection: TracerMaps, files: FileCache, tables: NativeTables) -> None:
         self.pid = pid
         self.identity = ProcessIdentity.of(pid)
         self.ruby: RubyRuntime | None = None

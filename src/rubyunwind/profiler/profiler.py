@@ -18,7 +18,7 @@ from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
-from rubyunwind.profiler.system import system_config
+from rubyunwind.profiler.system import require_initial_pid_namespace, system_config
 from rubyunwind.profiler.ticks import Ticks
 from rubyunwind.profiler.tracker import ProcessTracker
 
@@ -95,6 +95,7 @@ class Profiler:
     def __enter__(self) -> Profiler:
         if self._resource is not None:
             raise LifetimeError("this Profiler was entered before; make a new one for another recording")
+        require_initial_pid_namespace()
         self._resource = Resource("the Profiler", lambda: None)
         with ExitStack() as stack:
             stack.callback(self._resource.close)

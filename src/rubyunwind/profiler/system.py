@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rubyunwind.abi import SystemConfig
+from rubyunwind.errors import NotSupported
 
-__all__ = ["system_config"]
+__all__ = ["require_initial_pid_namespace", "system_config"]
+
+# include/linux/proc_ns.h: PROC_PID_INIT_INO
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 # THREAD_SIZE less struct pt_regs, which is where task_pt_regs() finds the registers that user code left.
 # x86_64: 16 kB and 168 bytes; arm64: 16 kB and 336 bytes (struct pt_regs up to stackframe, kernels before
@@ -25,3 +30,15 @@ def system_config(machine: str | None = None) -> SystemConfig:
         stack_ptregs_offset=_STACK_PTREGS_OFFSET.get(machine, 0),
         inverse_pac_mask=_INVERSE_PAC_MASK.get(machine, 0),
     )
+
+
+def require_initial_pid_namespace(path: Path = Path("/proc/self/ns/pid")) -> None:
+    """Raise NotSupported where process ids are not those that the kernel side sees."""
+    if path.stat().st_ino != _INITIAL_PID_NAMESPACE:
+        raise NotSupported(
+            "this is a private pid namespace (a container): the kernel side sees other process ids than are "
+            "seen from here, so no sample would be recognized. Run in the host's pid namespace, for instance "
+            "with `docker run --pid=host`",
+            feature="private pid namespaces",
+            needs="the initial pid namespace",
+        )

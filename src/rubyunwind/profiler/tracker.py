@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rubyunwind.bpf.collection import Collection
     from rubyunwind.elf.deltas import StackDeltas
+    from rubyunwind.profiler.native_tables import TracerMaps
 
 __all__ = ["ProcessTracker"]
 
@@ -42,7 +42,7 @@ class ProcessTracker:
     With `children`, processes that a known one forks are taken in; with `everything`, all that run.
     """
 
-    def __init__(self, collection: Collection, *, children: bool = True, everything: bool = False) -> None:
+    def __init__(self, collection: TracerMaps, *, children: bool = True, everything: bool = False) -> None:
         self._collection = collection
         self._maps = collection.maps
         self._children = children

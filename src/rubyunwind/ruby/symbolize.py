@@ -127,7 +127,9 @@ class RubySymbolizer:
             except RubyUnwindError as error:
                 origin = self._origin_of(error)
                 named = origin.cfunc_frame(method_entry, caller) if origin is not None else None
-                return named if named is not None and named.label else _unknown("C function", method_entry, error)
+                if named is not None and named.kind == "cfunc" and named.label:
+                    return named
+                return _unknown("C function", method_entry, error)
             return _unknown("C function", method_entry, BadObject("it changed while it was read"))
         if method.label is None:
             return Frame("cfunc", f"[C function, id {method.entry.original_id:#x}]", None, path, line)
