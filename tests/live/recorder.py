@@ -36,6 +36,7 @@ class Recorder:
         preexec: Callable[[], None] | None = None,
         program: Sequence[str] = ("-m", "rubyunwind.cli.main"),
     ) -> None:
+        self._folder = folder
         self._out, self._err = folder / "stdout", folder / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -56,6 +57,11 @@ class Recorder:
     @property
     def err(self) -> str:
         return self._err.read_text("utf-8", "surrogateescape")
+
+    @property
+    def files(self) -> set[str]:
+        """Names of the files in the test's folder, without what the recorder printed."""
+        return {path.name for path in self._folder.iterdir()} - {"stdout", "stderr"}
 
     @property
     def samples_read(self) -> int:
@@ -100,6 +106,15 @@ class Recorder:
 
 
 Record = Callable[..., Recorder]
+
+
+def refused(recorder: Recorder, *texts: str, status: int = 1) -> None:
+    """It must end with `status`, say all the texts, and leave no file, of its own or of the command."""
+    assert recorder.wait() == status, recorder.err
+    for text in texts:
+        assert text in recorder.err
+    assert recorder.err.startswith(("rubyunwind: ", "Usage: "))
+    assert recorder.files == set()
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,16 +15,7 @@ from rubyunwind.bpf.spec import load_collection_spec
 
 from .recorder import (
     Record,
-    Recorder,
-    hear,
-    ids,
-    labels,
     page_data,
-    process,
-    read_jsonl,
-    ruby,
-    say,
-    until,
     weight,
 )
 from .spinning import RUBY
@@ -39,20 +27,6 @@ SPIN = "puts; $stdout.flush; def spin = (nil while true)\nspin"
 # Spins for 0.3 s of CPU time, then exits with 7.
 SHORT = "def work = (nil while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < 0.3)\nwork; exit 7"
 COMMAND = ("--", RUBY, "--disable-gems", "-e", SHORT)
-
-
-def files(folder: Path) -> set[str]:
-    """Names of the files in the test's folder, without what the recorder printed."""
-    return {path.name for path in folder.iterdir()} - {"stdout", "stderr"}
-
-
-def refused(recorder: Recorder, folder: Path, *texts: str, status: int = 1) -> None:
-    """It must end with `status`, say all the texts, and leave no file, of its own or of the command."""
-    assert recorder.wait() == status, recorder.err
-    for text in texts:
-        assert text in recorder.err
-    assert recorder.err.startswith(("rubyunwind: ", "Usage: "))
-    assert files(folder) == set()
 
 
 # What it writes
@@ -89,7 +63,7 @@ def test_the_suffix_of_the_output_chooses_the_format(record: Record, tmp_path: P
 def test_without_o_the_file_is_named_after_the_command(record: Record, tmp_path: Path) -> None:
     recorder = record("-f", "folded", "--", "true")
     assert recorder.wait() == 0
-    (name,) = files(tmp_path)
+    (name,) = recorder.files
     assert name.startswith("rubyunwind-true-")
     assert name.endswith(".folded")
     assert name in recorder.err
@@ -141,13 +115,11 @@ def test_the_commands_exit_status_is_ours(record: Record, script: str, status: i
 
 
 def test_a_command_that_does_not_exist_is_127(record: Record, tmp_path: Path) -> None:
-    refused(record("-o", "profile", "--", "nosuch"), tmp_path, "cannot run nosuch: No such file", status=127)
+    refused(record("-o", "profile", "--", "nosuch"), "cannot run nosuch: No such file", status=127)
 
 
 def test_a_command_that_is_no_program_is_126(record: Record, tmp_path: Path) -> None:
-    refused(
-        record("-o", "p", "--", "/etc/passwd"), tmp_path, "cannot run /etc/passwd: Permission", status=126
-    )
+    refused(record("-o", "p", "--", "/etc/passwd"), "cannot run /etc/passwd: Permission", status=126)
 
 
 def test_the_command_inherits_no_descriptor_and_no_ignored_signal(record: Record) -> None:
@@ -176,129 +148,13 @@ def test_the_command_inherits_no_descriptor_and_no_ignored_signal(record: Record
 def test_words_that_make_no_sense_are_a_usage_error(
     record: Record, tmp_path: Path, arguments: tuple[str, ...], text: str
 ) -> None:
-    refused(record(*arguments), tmp_path, text, status=2)
+    refused(record(*arguments), text, status=2)
 
 
 def test_a_rate_above_the_kernels_limit_is_refused_before_the_command_runs(
     record: Record, tmp_path: Path
 ) -> None:
-    refused(record("-r", 10_000_000, "-o", "profile", "--", "touch", "ran"), tmp_path, "max_sample_rate")
-
-
-# Processes that cannot be recorded, or only in part
-
-
-def test_no_such_process(record: Record, tmp_path: Path) -> None:
-    with process("true") as ended:
-        ended.wait()
-    refused(record("-p", ended.pid), tmp_path, f"process {ended.pid}: no such process")
-
-
-def test_a_kernel_thread(record: Record, tmp_path: Path) -> None:
-    if not Path("/proc/2/exe").is_symlink() or Path("/proc/2/cmdline").read_bytes():
-        pytest.skip("no kernel thread is visible in this PID namespace")
-    refused(record("-p", 2), tmp_path, "is a kernel thread")
-
-
-def test_a_zombie(record: Record, tmp_path: Path) -> None:
-    with process("true") as ended:
-        until(lambda: ") Z " in Path(f"/proc/{ended.pid}/stat").read_text(), "it does not end")
-        refused(record("-p", ended.pid), tmp_path, "has ended", "zombie")
-
-
-def test_one_process_of_several_that_is_not_there(record: Record, tmp_path: Path) -> None:
-    with ruby(SPIN) as target, process("true") as ended:
-        hear(target)
-        ended.wait()
-        refused(record("-p", target.pid, "-p", ended.pid), tmp_path, f"process {ended.pid}: no such process")
-        assert target.poll() is None
-
-
-def test_several_processes_are_told_apart(record: Record, tmp_path: Path) -> None:
-    with ruby(SPIN) as first, ruby(SPIN.replace("spin", "turn")) as second:
-        hear(first), hear(second)
-        recorder = record(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", first.pid, "-p", second.pid)
-        assert recorder.wait() == 0
-    samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    assert ids(samples) == {first.pid, second.pid}
-    for pid, own, other in ((first.pid, "spin", "turn"), (second.pid, "turn", "spin")):
-        mine = [labels(sample) for sample in samples if sample["pid"] == pid]
-        assert sum(own in found for found in mine) >= 0.9 * len(mine)
-        assert not [found for found in mine if other in found]
-
-
-def test_a_process_without_ruby_is_said_to_be_one_and_has_native_stacks(
-    record: Record, tmp_path: Path
-) -> None:
-    with process(sys.executable, "-c", "print(flush=True)\nwhile True: pass") as target:
-        target.stdout.readline()  # type: ignore[union-attr]
-        recorder = record(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", target.pid)
-        assert recorder.wait() == 0
-    assert f"pid {target.pid}: no Ruby was found in it; native frames only" in recorder.err
-    samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    assert len(samples) == recorder.samples_read >= 30
-    assert {frame["kind"] for sample in samples for frame in sample["frames"]} <= {"native", "kernel"}
-    assert sum(sample["complete"] for sample in samples) >= 0.95 * len(samples)
-    roots = Counter(sample["frames"][-1]["name"] for sample in samples if sample["complete"])
-    assert set(roots) == {"_start"}
-
-
-@pytest.mark.parametrize("version", ["1.8.7", "9.9.9"])
-def test_an_unsupported_ruby_is_named_and_has_native_stacks(
-    record: Record, tmp_path: Path, version: str
-) -> None:
-    source, program = tmp_path / "odd.c", tmp_path / "odd"
-    source.write_text(
-        f'const char ruby_version[] = "{version}"; volatile int turns;\n'
-        "void spin(void) { for (;;) turns++; }\nint main(void) { spin(); }\n"
-    )
-    subprocess.run(["gcc", "-O0", "-rdynamic", "-o", program, source], check=True)
-    with process(str(program)) as target:
-        recorder = record(*RATE, "-d", 0.5, "-o", "profile.jsonl", "-p", target.pid)
-        assert recorder.wait() == 0
-    assert f"pid {target.pid}: Ruby {version} has no known layout" in recorder.err
-    assert "native frames only" in recorder.err
-    assert "nearest" in recorder.err
-    samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    whole = [[frame["name"] for frame in sample["frames"]] for sample in samples if sample["complete"]]
-    assert len(whole) >= 30
-    assert all(names[-1] == "_start" and "main" in names for names in whole)
-
-
-def test_a_process_that_sleeps_gives_an_empty_profile_and_the_reason(record: Record, tmp_path: Path) -> None:
-    with process("cat") as target:
-        say(target)
-        target.stdout.readline()  # type: ignore[union-attr]
-        recorder = record("-d", 0.3, "-o", "profile.jsonl", "-p", target.pid)
-        assert recorder.wait() == 0
-    assert recorder.samples_read == 0
-    assert "no samples: the processes used no CPU time" in recorder.err
-    assert (tmp_path / "profile.jsonl").read_bytes() == b""
-
-
-@pytest.mark.parametrize(("option", "followed"), [((), False), (("-s",), True)], ids=["alone", "-s"])
-def test_what_a_process_forks_is_recorded_with_s_only(
-    record: Record, tmp_path: Path, option: tuple[str, ...], followed: bool
-) -> None:
-    script = """
-        def burn = 30_000.times { |n| n.to_s }
-        def child = burn
-        def parent = burn
-        puts; $stdout.flush
-        loop { parent; Process.wait(fork { child; exit! }) }
-    """
-    with ruby(script) as target:
-        hear(target)
-        recorder = record(*RATE, *option, "-d", 0.8, "-o", "profile.jsonl", "-p", target.pid)
-        assert recorder.wait() == 0
-    samples = read_jsonl((tmp_path / "profile.jsonl").read_bytes())
-    assert [s for s in samples if s["pid"] == target.pid and "parent" in labels(s)]
-    if not followed:
-        assert ids(samples) == {target.pid}
-        return
-    others = [labels(sample) for sample in samples if sample["pid"] != target.pid]
-    assert sum("child" in found for found in others) >= len(others) / 2
-    assert not [found for found in others if "parent" in found]
+    refused(record("-r", 10_000_000, "-o", "profile", "--", "touch", "ran"), "max_sample_rate")
 
 
 # What is missing on the machine
@@ -314,12 +170,12 @@ def drop_bpf_capabilities() -> None:
 
 def test_without_rights_it_names_the_capabilities(record: Record, tmp_path: Path) -> None:
     recorder = record("-o", "profile", "--", "touch", "ran", preexec=drop_bpf_capabilities)
-    refused(recorder, tmp_path, "CAP_BPF and CAP_PERFMON", "root")
+    refused(recorder, "CAP_BPF and CAP_PERFMON", "root")
 
 
 def test_without_libbpf_it_names_what_was_tried(record: Record, tmp_path: Path) -> None:
     recorder = record("-o", "profile", "--", "touch", "ran", env={"RUBYUNWIND_LIBBPF": "/nonexistent"})
-    refused(recorder, tmp_path, "no usable libbpf", "/nonexistent", "RUBYUNWIND_LIBBPF")
+    refused(recorder, "no usable libbpf", "/nonexistent", "RUBYUNWIND_LIBBPF")
 
 
 # Finds packages by path alone: an editable install would put its own finder first.
@@ -363,7 +219,7 @@ def test_a_damaged_object_is_named_before_the_command_runs(
     recorder = record(
         *("-o", "profile", "--", "touch", "ran"), env={"PYTHONPATH": str(site)}, program=("-c", FROM_A_COPY)
     )
-    refused(recorder, tmp_path, spec.name, text)
+    refused(recorder, spec.name, text)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +240,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_command_runs(
     assert recorder.err == (
         f"rubyunwind: cannot write {output}: {reason}; nothing was recorded. Name another file with -o\n"
     )
-    assert files(tmp_path) == {"file"}
+    assert recorder.files == {"file"}
 
 
 def test_a_full_disk_is_told(record: Record) -> None:

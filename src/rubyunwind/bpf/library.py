@@ -25,7 +25,7 @@ SONAME = "libbpf.so.1"
 MINIMUM = (1, 0)
 LIBC = ffi.dlopen(None)
 # Declared in the same cdef, but libc's.
-_LIBC_NAMES = frozenset({"vsnprintf", "syscall", "timerfd_create", "timerfd_settime"})
+_LIBC_NAMES = frozenset({"ptrace", "vsnprintf", "syscall", "timerfd_create", "timerfd_settime"})
 
 
 @dataclass(frozen=True, slots=True)

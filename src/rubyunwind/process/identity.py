@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rubyunwind.errors import AttachError
 
-__all__ = ["ProcessIdentity", "ProcessStatus", "check_attachable", "read_status", "threads"]
+__all__ = ["ProcessIdentity", "ProcessStatus", "check_attachable", "read_status", "threads", "witness"]
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
@@ -108,6 +108,21 @@ def threads(pid: int) -> list[int]:
         return []
 
 
+def witness(pid: int) -> int:
+    """Return a thread of `pid` whose /proc entry shows the process: the leader, while that runs.
+
+    The leader may end before the other threads (pthread_exit in main); its maps and mem are empty then.
+    Returns `pid` itself when no thread is left.
+    """
+    for thread in (pid, *threads(pid)):
+        try:
+            if read_status(thread).state not in "ZX":
+                return thread
+        except AttachError:
+            continue
+    return pid
+
+
 def check_attachable(pid: int) -> ProcessIdentity:
     """Return the identity of a process whose memory can be read.
 
@@ -117,7 +132,8 @@ def check_attachable(pid: int) -> ProcessIdentity:
     status = read_status(pid)
     if status.kernel_thread:
         raise AttachError(f"process {pid} ({status.comm}) is a kernel thread: it runs no program")
-    if status.state in "ZX":
+    seen = witness(pid)
+    if status.state in "ZX" and seen == pid:
         raise AttachError(f"process {pid} ({status.comm}) has ended and waits for its parent (a zombie)")
     leader = _thread_group(pid)
     if leader not in (0, pid):
@@ -125,7 +141,7 @@ def check_attachable(pid: int) -> ProcessIdentity:
             f"{pid} is a thread of process {leader} ({status.comm}); name the process: {leader}"
         )
     try:
-        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+        os.close(os.open(f"/proc/{seen}/mem", os.O_RDONLY | os.O_CLOEXEC))
     except PermissionError:
         raise AttachError(
             f"process {pid} ({status.comm}): its memory may not be read; run as root or give CAP_SYS_PTRACE"

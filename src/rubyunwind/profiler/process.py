@@ -16,7 +16,7 @@ from rubyunwind.abi import (
 )
 from rubyunwind.bpf.prefixes import pid_page_key, pid_page_keys
 from rubyunwind.errors import AttachError, BpfError, DecodeError, RubyUnwindError, UnsupportedRuby
-from rubyunwind.process.identity import ProcessIdentity
+from rubyunwind.process.identity import ProcessIdentity, witness
 from rubyunwind.process.mappings import read_mappings
 from rubyunwind.process.memory import LiveMemory, MemoryReadError
 from rubyunwind.profiler.files import is_code
@@ -62,6 +62,7 @@ class ProfiledProcess:
 
     def __init__(self, pid: int, collection: TracerMaps, files: FileCache, tables: NativeTables) -> None:
         self.pid = pid
+        self._witness = witness(pid)  # whose /proc entry is read
         self.identity = ProcessIdentity.of(pid)
         self.ruby: RubyRuntime | None = None
         self.symbolizer: RubySymbolizer | None = None
@@ -72,8 +73,8 @@ class ProfiledProcess:
         self._tables = tables
         self._entries: set[_Entry] = set()
         self._seen: list[Mapping] = []
-        self._probe = _first_address(pid)
-        self._memory = LiveMemory(pid)  # last: nobody closes it if this raises
+        self._probe = _first_address(self._witness)
+        self._memory = LiveMemory(self._witness)  # last: nobody closes it if this raises
         self._key = pid.to_bytes(4, "little")
 
     def announce(self) -> None:
@@ -88,9 +89,10 @@ class ProfiledProcess:
 
         Raises RubyUnwindError when the process has ended.
         """
+        self._witness = witness(self.pid)
         if self._executed():
             self._restart()
-        mappings = read_mappings(self.pid)
+        mappings = read_mappings(self._witness)
         code = [mapping for mapping in mappings if is_code(mapping)]
         changed = code != self._seen
         if changed:
@@ -105,7 +107,7 @@ class ProfiledProcess:
 
         Finding Ruby takes longer than many a child lives.
         """
-        code = [mapping for mapping in read_mappings(self.pid) if is_code(mapping)]
+        code = [mapping for mapping in read_mappings(self._witness) if is_code(mapping)]
         if not code or code != parent._seen:
             return
         for start, end, file_id, packed in parent._entries:
@@ -145,8 +147,8 @@ class ProfiledProcess:
         self.forget()
         self.announce()
         self._memory.close()
-        self._memory = LiveMemory(self.pid)
-        self._probe = _first_address(self.pid)
+        self._memory = LiveMemory(self._witness)
+        self._probe = _first_address(self._witness)
         self._seen = []
         self.ruby, self.symbolizer, self.refusal = None, None, None
         self.interpreter = None
@@ -155,7 +157,7 @@ class ProfiledProcess:
         wanted: set[_Entry] = set()
         fresh: dict[int, StackDeltas] = {}
         for mapping in code:
-            file = self._files.open(self.pid, mapping, self._memory)
+            file = self._files.open(self._witness, mapping, self._memory)
             if file is None:
                 continue
             try:
@@ -190,7 +192,7 @@ class ProfiledProcess:
 
     def _find_ruby(self, mappings: list[Mapping]) -> bool:
         try:
-            ruby = find_ruby(self.pid, mappings, self._memory)
+            ruby = find_ruby(self._witness, mappings, self._memory)
         except UnsupportedRuby as error:
             self.refusal = error
             self._forget_ruby()
@@ -226,7 +228,7 @@ class ProfiledProcess:
             self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
 
     def _file_of(self, mapping: Mapping) -> MappedFile | None:
-        return self._files.open(self.pid, mapping, self._memory)
+        return self._files.open(self._witness, mapping, self._memory)
 
     def _forget_ruby(self) -> None:
         self._maps["ruby_procs"].pop(self._key, None)
