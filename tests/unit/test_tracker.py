@@ -84,6 +84,9 @@ class Collection:
             self.maps["reported_pids"][key] = 1
         self.maps["inhibit_events"][GENERIC] = True
 
+    def create_array(self, max_entries: int, value_size: int, flags: int, *, name: str = "") -> Any:
+        raise AssertionError("a fake process registers no file")
+
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:

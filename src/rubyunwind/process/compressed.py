@@ -44,20 +44,16 @@ def uncompressed(fd: int, name: str) -> int:
     """
     try:
         head = os.pread(fd, 6, 0)
-        if head.startswith(_GZIP):
-            opener = _gzip(fd)
-        elif head.startswith(_ZSTD):
-            opener = _zstd(fd, name)
-        else:
-            for magic, command in _OTHERS.items():
-                if head.startswith(magic):
-                    raise NotSupported(
-                        f"{name} is compressed in a way that is not read here: run `{command}` on it first",
-                        feature="compressed core files",
-                        needs="gzip or zstd",
-                    )
+        for magic, command in _OTHERS.items():
+            if head.startswith(magic):
+                raise NotSupported(
+                    f"{name} is compressed in a way that is not read here: run `{command}` on it first",
+                    feature="compressed core files",
+                    needs="gzip or zstd",
+                )
+        if not head.startswith((_GZIP, _ZSTD)):
             return fd
-        with opener as source:
+        with _gzip(fd) if head.startswith(_GZIP) else _zstd(fd, name) as source:
             plain = _unpack(source, name)
     except BaseException:
         os.close(fd)
@@ -108,8 +104,11 @@ def _full(name: str, folder: str, size: int) -> str:
     )
 
 
-def _gzip(fd: int) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.GzipFile(fileobj=os.fdopen(os.dup(fd), "rb"), mode="rb"))
+@contextmanager
+def _gzip(fd: int) -> Iterator[IO[bytes]]:
+    os.lseek(fd, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(fd), "rb") as packed, gzip.GzipFile(fileobj=packed, mode="rb") as source:
+        yield cast("IO[bytes]", source)
 
 
 class _ZstdError(Exception):

@@ -17,7 +17,15 @@ from typing import NoReturn
 
 from rubyunwind.errors import AttachError
 
-__all__ = ["MAX_FILE_SIZE", "Mapping", "open_in_root", "open_mapped", "parse_mappings", "read_mappings"]
+__all__ = [
+    "MAX_FILE_SIZE",
+    "Mapping",
+    "open_below",
+    "open_in_root",
+    "open_mapped",
+    "parse_mappings",
+    "read_mappings",
+]
 
 MAX_FILE_SIZE = 4 << 30
 """Largest mapped file that is opened, in bytes: far above any real program with its debug sections."""
@@ -175,13 +183,21 @@ def open_in_root(pid: int, path: str) -> int:
     except OSError as error:
         raise AttachError(f"process {pid}: cannot enter its root directory: {error.strerror}") from None
     try:
-        found = _openat2(root, path)
-        return _walk(root, path) if found is None else found
+        return open_below(root, path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise AttachError(f"process {pid}: cannot open {path!r} inside its root: {reason}") from None
     finally:
         os.close(root)
+
+
+def open_below(root: int, path: str) -> int:
+    """Return an O_PATH descriptor of `path` with the directory `root` as its root; the caller owns it.
+
+    See open_in_root for what becomes of symlinks. Raises OSError or ValueError.
+    """
+    found = _openat2(root, path)
+    return _walk(root, path) if found is None else found
 
 
 def _openat2(root: int, path: str) -> int | None:

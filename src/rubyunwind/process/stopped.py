@@ -151,22 +151,26 @@ class StoppedProcess:
             fresh = [tid for tid in thread_ids(self.pid) if tid not in self._before]
             if not fresh and not self._waiting:
                 return
-            for tid in fresh:
-                if (info := read_thread(self.pid, tid)) is not None:
-                    channel = read_wait_channel(self.pid, tid) if info.state in "SD" else ""
-                    self._before[tid] = (info, channel)
-            seized = [tid for tid in fresh if tid in self._before and self._seize(tid)]
-            for tid in seized:
+            alive = [tid for tid in fresh if self._note(tid) not in ("", "Z", "X")]
+            if self._waiting or time.monotonic() > deadline:
+                self._waiting.update(alive)  # too late: these are not even seized
+                return
+            for tid in [tid for tid in alive if self._seize(tid)]:
                 with contextlib.suppress(ProcessLookupError):
                     ptrace.interrupt(tid)
             self._await(deadline)
-            if self._waiting or time.monotonic() > deadline:
-                return
+
+    def _note(self, tid: int) -> str:
+        """Write down what a thread does now and return the state's letter, "" for one that is gone."""
+        info = read_thread(self.pid, tid)
+        if info is None:
+            return ""
+        channel = read_wait_channel(self.pid, tid) if info.state in "SD" else ""
+        self._before[tid] = (info, channel)
+        return info.state
 
     def _seize(self, tid: int) -> bool:
-        """Seize one thread. One that has ended is left, and known: a main thread stays until the others end."""
-        if self._before[tid][0].state in "ZX":
-            return False
+        """Seize one thread; return whether it was there to be seized."""
         self._began = self._began or time.monotonic_ns()
         try:
             ptrace.seize(tid)
@@ -219,9 +223,13 @@ class StoppedProcess:
         """Forget a thread if it has ended, and see to it that the kernel can, too."""
         life = ptrace.life(tid, reap=tid != self.pid)
         if life is ptrace.Life.ALIVE:
+            if tid == self.pid and self._note(tid) == "Z":
+                # It has ended, but is kept until the other threads have, or one of them calls exec.
+                self._waiting.discard(tid)
+                self._stopped.pop(tid, None)
             return
         self._forget(tid)
-        if life is ptrace.Life.VANISHED and tid != self.pid and self.pid in self._before:
+        if life is ptrace.Life.VANISHED and tid != self.pid and self._note(self.pid):
             # It called exec: it goes on under the main thread's id, still seized, and stops under that one.
             self._stopped.pop(self.pid, None)
             self._waiting.add(self.pid)
