@@ -36,7 +36,10 @@ def main(kind: str, out: str, *inputs: str) -> None:
     ffi = cffi.FFI()
     if kind == "native":
         ffi.cdef(PRELUDE + WIDE + text + CALLBACKS)
-        ffi.set_source("rubyunwind._native", '#include "types.h"\n#include "cfi.h"\n#include "drain.h"\n#include "host/host.h"')
+        ffi.set_source(
+            "rubyunwind._native",
+            '#include "types.h"\n#include "cfi.h"\n#include "drain.h"\n#include "host/host.h"',
+        )
         ffi.emit_c_code(out)
     else:
         ffi.cdef(text)

@@ -13,11 +13,7 @@ import pytest
 import rubyunwind
 from rubyunwind.bpf.spec import load_collection_spec
 
-from .recorder import (
-    Record,
-    page_data,
-    weight,
-)
+from .recorder import Record, page_data, refused, weight
 from .spinning import RUBY
 
 pytestmark = pytest.mark.usefixtures("bpf")

@@ -110,8 +110,9 @@ def test_a_process_that_sleeps_gives_an_empty_profile_and_the_reason(record: Rec
 def test_what_a_process_forks_is_recorded_with_s_only(
     record: Record, tmp_path: Path, option: tuple[str, ...], followed: bool
 ) -> None:
+    # Long against the time between samples: the kernel's inherited events are unfair to shorter lives.
     script = """
-        def burn = 30_000.times { |n| n.to_s }
+        def burn = 200_000.times { |n| n.to_s }
         def child = burn
         def parent = burn
         puts; $stdout.flush

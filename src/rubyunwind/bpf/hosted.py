@@ -239,5 +239,3 @@ class HostedCollection:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-

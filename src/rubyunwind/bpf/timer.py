@@ -26,28 +26,32 @@ class Timer:
     """
 
     def __init__(self, period: float) -> None:
-        nanoseconds = int(period * 1e9)
-        if nanoseconds < 1:
-            raise ValueError(f"a period of {period} s: it must be above zero")
         self._epoll = select.epoll()
         self._clock = -1
         try:
-            self._start(nanoseconds)
+            self._start()
+            self.set_period(period)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, nanoseconds: int) -> None:
+    def _start(self) -> None:
         fd = LIBC.timerfd_create(_CLOCK_MONOTONIC, _TFD_CLOEXEC | _TFD_NONBLOCK)
         if fd < 0:
             raise BpfError(ffi.errno, "create a timer")
         self._clock = int(fd)
+        self.watch(self._clock)
+
+    def set_period(self, period: float) -> None:
+        """Tick every `period` seconds from now on."""
+        nanoseconds = int(period * 1e9)
+        if nanoseconds < 1:
+            raise ValueError(f"a period of {period} s: it must be above zero")
         interval = ffi.new("struct itimerspec *")
         interval.it_interval.tv_sec, interval.it_interval.tv_nsec = divmod(nanoseconds, 1_000_000_000)
         interval.it_value = interval.it_interval
         if LIBC.timerfd_settime(self._clock, 0, interval, ffi.NULL) < 0:
             raise BpfError(ffi.errno, f"set a timer to {nanoseconds} ns")
-        self.watch(self._clock)
 
     def watch(self, fd: int) -> None:
         """Become readable when `fd` is, too."""

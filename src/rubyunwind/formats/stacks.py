@@ -45,23 +45,26 @@ def _incomplete(reason: str | None) -> Marker:
 class _Counts:
     """Weights by place and stack. Profilers share one tuple among equal stacks, so identity is tried first.
 
-    Hashing a stack costs a hash of each frame; identity costs nothing. Every tuple in `_same` is also
-    a key of `weights`, which keeps its id from being given to another.
+    Hashing a stack costs a hash of each frame; identity costs nothing. Each tuple seen is kept in `_seen`,
+    so that its id is not given to another.
     """
 
     def __init__(self) -> None:
-        self.weights: dict[tuple[tuple[Frame, ...], _Where], int] = {}
-        self._same: dict[tuple[int, _Where], tuple[tuple[Frame, ...], _Where]] = {}
+        self._seen: dict[tuple[int, _Where], tuple[tuple[Frame, ...], list[int]]] = {}
 
     def add(self, sample: Sample) -> None:
-        where = (sample.pid, sample.unit, sample.complete, sample.reason)
-        key = self._same.get((id(sample.frames), where))
-        if key is None:
-            key = (sample.frames, where)
-            if key not in self.weights:
-                self.weights[key] = 0
-                self._same[id(sample.frames), where] = key
-        self.weights[key] += sample.weight
+        key = (id(sample.frames), (sample.pid, sample.unit, sample.complete, sample.reason))
+        known = self._seen.get(key)
+        if known is None:
+            known = self._seen[key] = (sample.frames, [0])
+        known[1][0] += sample.weight
+
+    def weights(self) -> dict[tuple[tuple[Frame, ...], _Where], int]:
+        """Add up what differs in identity only."""
+        total: dict[tuple[tuple[Frame, ...], _Where], int] = {}
+        for (_, where), (frames, (weight,)) in self._seen.items():
+            total[frames, where] = total.get((frames, where), 0) + weight
+        return total
 
 
 def group(samples: Iterable[Sample]) -> list[Stack]:
@@ -78,10 +81,11 @@ def group(samples: Iterable[Sample]) -> list[Stack]:
         counts.add(sample)
         if sample.pid not in comms or sample.tid == sample.pid:
             comms[sample.pid] = sample.comm
-    several_units = len({where[1] for _, where in counts.weights}) > 1
+    weights = counts.weights()
+    several_units = len({where[1] for _, where in weights}) > 1
     several_processes = len(comms) > 1
     stacks = []
-    for (frames, (pid, unit, complete, reason)), weight in counts.weights.items():
+    for (frames, (pid, unit, complete, reason)), weight in weights.items():
         markers = []
         if several_units:
             markers.append(Marker("unit", f"[{unit}]"))

@@ -74,7 +74,9 @@ def _unpack(source: IO[bytes], name: str) -> int:
             try:
                 chunk = source.read(_CHUNK)
             except EOFError:
-                raise DecodeError(f"{name}: the compressed data is cut off after {size} plain bytes") from None
+                raise DecodeError(
+                    f"{name}: the compressed data is cut off after {size} plain bytes"
+                ) from None
             except (gzip.BadGzipFile, zlib.error, _ZstdError) as error:
                 raise DecodeError(f"{name}: damaged compressed data after {size} bytes: {error}") from None
             if not chunk:

@@ -119,7 +119,9 @@ class CoreFiles:
         try:
             image = ElfFile(head, path)
             ours, theirs = build_id(image) or self._build_id(path), build_id(elf)
-            same = ours == theirs if ours and theirs else elf.read(0, min(_PAGE, elf.size)) == head[: elf.size]
+            same = (
+                ours == theirs if ours and theirs else elf.read(0, min(_PAGE, elf.size)) == head[: elf.size]
+            )
             if not same:
                 raise AttachError(
                     f"{path!r} below {self._sysroot} is another build than the core's "
@@ -147,7 +149,11 @@ class CoreFiles:
             elf: ElfFile = self.dumped_image(entry.path)
         except DecodeError:
             return None
-        return _segment_of(elf, entry.offset)
+        return _segment_at(elf, self._bias(elf, entry.path), entry.start)
+
+    def _bias(self, elf: ElfFile, path: str) -> int:
+        first = next(entry for entry in self._by_path[path] if entry.offset == 0)
+        return elf.load_bias(first.start, 0, executable=False, page_size=_PAGE)
 
     def read(self, address: int, length: int) -> bytes:
         """Read what the dump left out from the file that was mapped there. Raises MemoryReadError.
@@ -166,10 +172,10 @@ class CoreFiles:
         except AttachError as error:
             raise MemoryReadError(address, length, f"not dumped; {error}") from None
         at = entry.offset + address - entry.start
-        segment = _segment_of(elf, at)
-        if segment is None or segment.flags & _PF_W:
-            raise MemoryReadError(address, length, f"not dumped: changed data of {entry.path!r}")
         try:
+            segment = _segment_at(elf, self._bias(elf, entry.path), address)
+            if segment is None or segment.flags & _PF_W:
+                raise MemoryReadError(address, length, f"not dumped: changed data of {entry.path!r}")
             # A mapping's last page is filled up with zeros behind the file's end.
             stored = max(0, min(length, elf.size - at))
             return elf.read(at, stored) + bytes(length - stored)
@@ -187,11 +193,11 @@ class CoreFiles:
             self._root = -1
 
 
-def _segment_of(elf: ElfFile, offset: int) -> Segment | None:
-    """Return the loaded segment whose pages of the file hold `offset`; the last of two that share a page."""
-    found = None
+def _segment_at(elf: ElfFile, bias: int, address: int) -> Segment | None:
+    """Return the loaded segment that has a page at `address`. Two never share one, unlike pages of the file."""
     for segment in elf.segments:
-        first = segment.offset - segment.offset % _PAGE
-        if segment.type == _PT_LOAD and first <= offset < segment.offset + segment.file_size:
-            found = segment
-    return found
+        first = (segment.address + bias) // _PAGE * _PAGE
+        last = -(-(segment.address + bias + segment.memory_size) // _PAGE) * _PAGE
+        if segment.type == _PT_LOAD and first <= address < last:
+            return segment
+    return None

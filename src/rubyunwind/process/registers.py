@@ -50,7 +50,21 @@ X86_64 = RegisterLayout(
     machine="x86_64",
     names=(
         *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi"),
-        *("rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+        *(
+            "rdi",
+            "orig_rax",
+            "rip",
+            "cs",
+            "eflags",
+            "rsp",
+            "ss",
+            "fs_base",
+            "gs_base",
+            "ds",
+            "es",
+            "fs",
+            "gs",
+        ),
     ),
     pc="rip",
     sp="rsp",
@@ -77,5 +91,7 @@ def layout_of(machine: str | None = None) -> RegisterLayout:
         if layout.machine == machine:
             return layout
     raise NotSupported(
-        f"the registers of a thread on {machine} are not known", feature="registers", needs="x86_64 or aarch64"
+        f"the registers of a thread on {machine} are not known",
+        feature="registers",
+        needs="x86_64 or aarch64",
     )

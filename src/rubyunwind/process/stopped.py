@@ -223,7 +223,7 @@ class StoppedProcess:
         """Forget a thread if it has ended, and see to it that the kernel can, too."""
         life = ptrace.life(tid, reap=tid != self.pid)
         if life is ptrace.Life.ALIVE:
-            if tid == self.pid and self._note(tid) == "Z":
+            if tid == self.pid and (info := read_thread(tid, tid)) is not None and info.state == "Z":
                 # It has ended, but is kept until the other threads have, or one of them calls exec.
                 self._waiting.discard(tid)
                 self._stopped.pop(tid, None)
@@ -238,7 +238,7 @@ class StoppedProcess:
         """Drop a thread that is gone. A new one may get its id, even while the others are being stopped."""
         self._waiting.discard(tid)
         self._stopped.pop(tid, None)
-        del self._before[tid]
+        self._before.pop(tid, None)
 
     def _let_go(self) -> None:
         """Detach from all threads that are stopped. The end of this thread does it for the rest."""

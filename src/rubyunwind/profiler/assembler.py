@@ -39,6 +39,7 @@ class Assembler:
         self._tracker = tracker
         self._kernel_stacks = kernel_stacks
         self.kernel_symbols = KernelSymbols()
+        self.unnamed = 0  # Ruby frames whose code was gone before it could be named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
         self._stacks: dict[tuple[ProfiledProcess | None, bytes], _Stack] = {}
@@ -115,7 +116,9 @@ class Assembler:
     def _ruby(self, item: TraceFrame, process: ProfiledProcess | None) -> Frame:
         if process is None or process.symbolizer is None:
             return Frame("unknown", "[Ruby frame of a process that has ended]")
-        return process.symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
+        frame = process.symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
+        self.unnamed += frame.kind == "unknown"
+        return frame
 
     def _cfunc(self, item: TraceFrame, process: ProfiledProcess | None, caller: Frame | None) -> Frame:
         if process is None or process.symbolizer is None:

@@ -44,11 +44,13 @@ _FEW = {
 }
 
 _TRACE_PAGES = 64
-# A wake-up every so many traces on a CPU: about a hundred a second. Ruby's names are read from the process,
-# and code that is evaluated once is gone soon after it was sampled.
-_WAKE_UPS = 100
-# Seconds between looks at the rings when nothing woke us.
-_PERIOD = 0.025
+# Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked for):
+# a wake-up for each would cost the sampled program several microseconds.
+_NO_WAKE_UPS = 1 << 20
+# Seconds between looks at the rings. Names of Ruby code are read from the process, so where code does not live
+# that long (an `eval` at each request) we look more often, for some seconds after it was last seen.
+_PERIOD, _SHORT_PERIOD = 0.025, 0.002
+_HURRY = 5.0
 
 
 class Profiler:
@@ -90,7 +92,9 @@ class Profiler:
         self._notes: tuple[str, ...] = ()
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
-        self._due = 0.0
+        self._due = self._hurry_until = 0.0
+        self._unnamed = 0
+        self._period = _PERIOD
 
     def __enter__(self) -> Profiler:
         if self._resource is not None:
@@ -106,9 +110,7 @@ class Profiler:
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
             self._traces = stack.enter_context(
-                PerfBuffer(
-                    maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=max(1, self._rate // _WAKE_UPS)
-                )
+                PerfBuffer(maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=_NO_WAKE_UPS)
             )
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
             self._timer.watch(self._traces.fileno())
@@ -233,8 +235,20 @@ class Profiler:
                 samples.append(self._sample(record, cpu))
             except DecodeError:
                 self._malformed += 1
-        self._due = time.monotonic() + min(wait, _PERIOD)
+        self._due = time.monotonic() + min(wait, self._pace())
         return samples
+
+    def _pace(self) -> float:
+        """Return the seconds until the next look at the rings, and set the timer to it."""
+        now = time.monotonic()
+        if self._assembler.unnamed != self._unnamed:
+            self._unnamed = self._assembler.unnamed
+            self._hurry_until = now + _HURRY
+        period = _SHORT_PERIOD if now < self._hurry_until else _PERIOD
+        if period != self._period:
+            self._period = period
+            self._timer.set_period(period)
+        return period
 
     def _sample(self, record: memoryview, cpu: int) -> Sample:
         sample = self._assembler.sample(decode_trace(record), cpu)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ProcessImage: what unwinding and naming need of a process, whether it runs or left a core file."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rubyunwind.elf.file import ElfFile
+from rubyunwind.process.core import CoreFile
+from rubyunwind.process.mappings import Mapping, open_mapped, read_mappings
+from rubyunwind.process.memory import LiveMemory, Memory, MemoryReadError
+
+__all__ = ["CoreProcess", "LiveProcess", "ProcessImage"]
+
+_VDSO = "[vdso]"
+_MAX_VDSO = 1 << 20  # bytes; it has some 8 KiB
+
+
+class ProcessImage(Protocol):
+    """A process, live or dead."""
+
+    @property
+    def pid(self) -> int:
+        """Its id; of a core, the one it had."""
+
+    @property
+    def memory(self) -> Memory:
+        """Its address space."""
+
+    def mappings(self) -> list[Mapping]:
+        """Return what it has mapped, in address order. Raises AttachError when it is gone."""
+
+    def open(self, mapping: Mapping) -> ElfFile:
+        """Return the ELF file behind a mapping (the vdso, too); the caller closes it.
+
+        Raises AttachError, DecodeError or OSError.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds open; twice is harmless."""
+
+
+class LiveProcess:
+    """A running process; a context manager. Raises AttachError when its memory may not be read."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.memory = LiveMemory(pid)
+
+    def mappings(self) -> list[Mapping]:
+        """See ProcessImage.mappings; read anew each time."""
+        return read_mappings(self.pid)
+
+    def open(self, mapping: Mapping) -> ElfFile:
+        """See ProcessImage.open."""
+        if mapping.path == _VDSO:
+            length = min(mapping.end - mapping.start, _MAX_VDSO)
+            try:
+                return ElfFile(self.memory.read(mapping.start, length), _VDSO)
+            except MemoryReadError as error:
+                raise OSError(str(error)) from None
+        return ElfFile.from_fd(open_mapped(self.pid, mapping), mapping.path)
+
+    def close(self) -> None:
+        """See ProcessImage.close."""
+        self.memory.close()
+
+    def __enter__(self) -> LiveProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class CoreProcess:
+    """The process that a core file was written of. Takes the core over; a context manager."""
+
+    def __init__(self, core: CoreFile) -> None:
+        self.core = core
+        self.pid = core.pid
+        self.memory = core.memory
+
+    def mappings(self) -> list[Mapping]:
+        """See ProcessImage.mappings; always the same."""
+        return self.core.mappings
+
+    def open(self, mapping: Mapping) -> ElfFile:
+        """See ProcessImage.open: the file if it is still the one that was mapped, else what was dumped."""
+        return self.core.image(mapping)
+
+    def close(self) -> None:
+        """See ProcessImage.close."""
+        self.core.close()
+
+    def __enter__(self) -> CoreProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
