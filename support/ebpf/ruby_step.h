@@ -71,6 +71,31 @@ INLINE u64 ec_from_globals(const RubyProcInfo *ruby) {
   return read_user(&ec, sizeof(ec), ractor + ruby->running_ec) ? 0 : ec;
 }
 
+/* ruby_enter makes the newest control frame of an execution context the one to unwind next. */
+INLINE ErrorCode ruby_enter(PerCPURecord *record, const RubyProcInfo *ruby, u64 ec) {
+  u64 vm_stack = 0;
+  u64 vm_stack_size = 0; /* in VALUEs */
+  u64 cfp = 0;
+  if (read_user(&vm_stack, sizeof(vm_stack), ec + ruby->vm_stack)) {
+    increment_metric(metricID_UnwindRubyErrReadStackPtr);
+    return ERR_RUBY_READ_STACK_PTR;
+  }
+  if (read_user(&vm_stack_size, sizeof(vm_stack_size), ec + ruby->vm_stack_size)) {
+    increment_metric(metricID_UnwindRubyErrReadStackSize);
+    return ERR_RUBY_READ_STACK_SIZE;
+  }
+  u64 end = vm_stack + vm_stack_size * ruby->size_of_value;
+  /* A pointer outside the stack is one that is being changed, or a wrong layout. */
+  if (read_user(&cfp, sizeof(cfp), ec + ruby->cfp) || cfp < vm_stack || cfp >= end) {
+    increment_metric(metricID_UnwindRubyErrReadCfp);
+    return ERR_RUBY_READ_CFP;
+  }
+  /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees it. */
+  record->rubyUnwindState.stack_ptr = (void *)cfp;
+  record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
+  return ERR_OK;
+}
+
 /*
  * ruby_start finds the stack of the sampled thread. *ec stays 0 where it has none: then there are no
  * Ruby frames, and never those of another thread.
@@ -93,27 +118,7 @@ INLINE ErrorCode ruby_start(PerCPURecord *record, const RubyProcInfo *ruby, u64 
     return ERR_OK;
   }
 
-  u64 vm_stack = 0;
-  u64 vm_stack_size = 0; /* in VALUEs */
-  u64 cfp = 0;
-  if (read_user(&vm_stack, sizeof(vm_stack), *ec + ruby->vm_stack)) {
-    increment_metric(metricID_UnwindRubyErrReadStackPtr);
-    return ERR_RUBY_READ_STACK_PTR;
-  }
-  if (read_user(&vm_stack_size, sizeof(vm_stack_size), *ec + ruby->vm_stack_size)) {
-    increment_metric(metricID_UnwindRubyErrReadStackSize);
-    return ERR_RUBY_READ_STACK_SIZE;
-  }
-  u64 end = vm_stack + vm_stack_size * ruby->size_of_value;
-  /* A pointer outside the stack is one that is being changed, or a wrong layout. */
-  if (read_user(&cfp, sizeof(cfp), *ec + ruby->cfp) || cfp < vm_stack || cfp >= end) {
-    increment_metric(metricID_UnwindRubyErrReadCfp);
-    return ERR_RUBY_READ_CFP;
-  }
-  /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees it. */
-  record->rubyUnwindState.stack_ptr = (void *)cfp;
-  record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
-  return ERR_OK;
+  return ruby_enter(record, ruby, *ec);
 }
 
 /* The word at `offset` of the control frame in the record. */

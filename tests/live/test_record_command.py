@@ -53,7 +53,12 @@ def test_the_suffix_of_the_output_chooses_the_format(record: Record, tmp_path: P
     recorder = record(*RATE, "-o", f"profile{suffix}", *COMMAND)
     assert recorder.wait() == 7
     raw = (tmp_path / f"profile{suffix}").read_bytes()
-    assert {".folded": b"_start", ".jsonl": b'{"ts"', ".html": b"<!DOC"}[suffix] in raw[:20]
+    format_ = {".folded": "folded", ".jsonl": "jsonl", ".html": "flamegraph"}[suffix]
+    assert f"({format_})" in recorder.err
+    if format_ == "flamegraph":
+        assert raw.startswith(b"<!DOCTYPE html>")
+    else:
+        assert weight(raw, format_) == recorder.samples_read
 
 
 def test_without_o_the_file_is_named_after_the_command(record: Record, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ class HostTask:
 
     pid: int
     tid: int
-    registers: Sequence[int]
-    thread_pointer: int
+    registers: Sequence[int] = ()
+    thread_pointer: int = 0
     comm: str = ""
     ktime: int = 0
 
@@ -207,20 +207,21 @@ class HostedCollection:
     def run(self, task: HostTask, memory: HostMemory, program: bytes = ENTRY) -> bytes | None:
         """Run a program on a thread; return the trace record it sends, or None if it sends none."""
         self._resource.check()
-        host_task = ffi.new(
-            "host_task *",
-            {
-                "pid": task.pid,
-                "tid": task.tid,
-                "ktime": task.ktime,
-                "thread_pointer": task.thread_pointer,
-                "registers": list(task.registers),
-                "comm": task.comm.encode(errors="surrogateescape")[:15],
-            },
-        )
-        code = lib.host_run(self._host, program, host_task, memory.struct)
-        if code:
+        if lib.host_run(self._host, program, _host_task(task), memory.struct):
             raise KeyError(f"the host build has no program {program.decode()}")
+        return self._output()
+
+    def run_context(self, context: int, task: HostTask, memory: HostMemory) -> bytes | None:
+        """Walk the Ruby stack of an execution context, as `run` does; None if the process has no Ruby.
+
+        There are no native frames: `task` needs no registers, and the process need not be stopped.
+        """
+        self._resource.check()
+        if lib.host_run_context(self._host, context, _host_task(task), memory.struct):
+            return None
+        return self._output()
+
+    def _output(self) -> bytes | None:
         length = ffi.new("size_t *")
         output = lib.host_output(self._host, length)
         return bytes(ffi.buffer(output, length[0])) if length[0] else None
@@ -239,3 +240,17 @@ class HostedCollection:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _host_task(task: HostTask) -> Any:
+    return ffi.new(
+        "host_task *",
+        {
+            "pid": task.pid,
+            "tid": task.tid,
+            "ktime": task.ktime,
+            "thread_pointer": task.thread_pointer,
+            "registers": list(task.registers),
+            "comm": task.comm.encode(errors="surrogateescape")[:15],
+        },
+    )

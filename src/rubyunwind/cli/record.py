@@ -116,15 +116,16 @@ class _Interrupts:
             signal.signal(number, self._handle)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is KeyboardInterrupt:
+        # Also for what came of it: the command that waits, say, has got the signal, too, and has ended.
+        if kind is not None and self.count and not self._recording.began:
             raise Interrupted("interrupted before the recording began; nothing was recorded") from None
 
     def _handle(self, number: int, frame: Any) -> None:
-        if not self._recording.began:
-            raise KeyboardInterrupt
         self.count += 1
         if self.count == 1:
             self._recording.stop()
+            if not self._recording.began:
+                raise KeyboardInterrupt
             return
         # The terminal's Ctrl-C has reached the command by itself, but another sender's has not.
         child = self._recording.command

@@ -9,6 +9,7 @@ import os
 import stat
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 from rubyunwind.elf.file import ElfFile
@@ -122,25 +123,30 @@ class CoreFile:
         """
         vdso = self._notes.auxv.get(_AT_SYSINFO_EHDR, 0)
         numbers = {path: number for number, path in enumerate(self._mapped.paths, 1)}
-        found = []
+        found: list[Mapping] = []
         for start, end, segment, entry in self._pieces():
             flags = segment.flags if segment is not None else self._flags(entry)
             path = entry.path if entry is not None else _VDSO if vdso and start <= vdso < end else ""
-            found.append(
-                Mapping(
-                    start=start,
-                    end=end,
-                    readable=bool(flags & PF_R),
-                    writable=bool(flags & PF_W),
-                    executable=bool(flags & PF_X),
-                    offset=entry.offset + start - entry.start if entry is not None else 0,
-                    device=self._device if entry is not None else 0,
-                    inode=numbers.get(path, 0),
-                    path=path,
-                    deleted=entry.deleted if entry is not None else False,
-                )
+            piece = Mapping(
+                start=start,
+                end=end,
+                readable=bool(flags & PF_R),
+                writable=bool(flags & PF_W),
+                executable=bool(flags & PF_X),
+                offset=entry.offset + start - entry.start if entry is not None else 0,
+                device=self._device if entry is not None else 0,
+                inode=numbers.get(path, 0),
+                path=path,
+                deleted=entry.deleted if entry is not None else False,
             )
+            if found and _continues(found[-1], piece):
+                piece = replace(piece, start=found[-1].start, offset=found.pop().offset)
+            found.append(piece)
         return found
+
+    def raw_notes(self) -> bytes:
+        """Return all notes as they are in the file, one after the other."""
+        return b"".join(self._read(offset, size) for offset, size in self._header.notes)
 
     def open_mapped(self, mapping: Mapping) -> int:
         """Open the mapped file below the sysroot; the caller owns the descriptor.
@@ -274,7 +280,7 @@ class CoreFile:
 
     def _pieces(self) -> Iterator[tuple[int, int, CoreSegment | None, FileRange | None]]:
         """Yield (start, end, segment, file) of every piece that lies in one segment or file range at most."""
-        segments, files = self.memory.segments, self._notes.files
+        segments, files = self.memory.segments, self._mapped.ranges
         cuts = sorted({at for one in (*segments, *files) for at in (one.start, one.end)})
         starts = [entry.start for entry in files]
         for start, end in itertools.pairwise(cuts):
@@ -283,3 +289,13 @@ class CoreFile:
             entry = files[index] if index >= 0 and start < files[index].end else None
             if segment is not None or entry is not None:
                 yield start, end, segment, entry
+
+
+def _continues(one: Mapping, other: Mapping) -> bool:
+    """Whether a dump has cut one mapping in two."""
+    return (
+        one.end == other.start
+        and (one.path, one.inode) == (other.path, other.inode)
+        and (not other.is_file or one.offset + one.end - one.start == other.offset)
+        and (one.readable, one.writable, one.executable) == (other.readable, other.writable, other.executable)
+    )

@@ -48,23 +48,48 @@ class CoreFiles:
         self._root = root
         self._sysroot = sysroot
         self._dumped = dumped
-        self._ranges = list(ranges)
-        self._starts = [entry.start for entry in self._ranges]
         self._found: dict[str, _Found] = {}
+        self._images: dict[str, DumpedImage | None] = {}
         self._by_path: dict[str, list[FileRange]] = {}
-        for entry in self._ranges:
+        for entry in ranges:
             self._by_path.setdefault(entry.path, []).append(entry)
+        self.ranges = sorted((*ranges, *self._unlisted(ranges)), key=lambda entry: entry.start)
+        """What was mapped of files, in address order."""
+        self._starts = [entry.start for entry in self.ranges]
 
     @property
     def paths(self) -> list[str]:
         """The files, in the order of their first address."""
         return list(self._by_path)
 
+    def _unlisted(self, ranges: Sequence[FileRange]) -> list[FileRange]:
+        """Find segments of files that the core does not list: older gcore names only what it dumps."""
+        starts = [entry.start for entry in ranges]
+        found = []
+        for path in self.paths:
+            elf = self._image(path)
+            for segment in elf.segments if elf is not None else ():
+                if elf is None or segment.type != _PT_LOAD or not segment.file_size:
+                    continue
+                skew = segment.address % _PAGE
+                start = segment.address + elf.bias - skew
+                end = start + -(-(skew + segment.file_size) // _PAGE) * _PAGE
+                index = bisect_right(starts, end - 1) - 1
+                if index >= 0 and ranges[index].end > start:
+                    continue
+                try:
+                    self._dumped(start, 1)  # something else lies there
+                except MemoryReadError:
+                    entry = FileRange(start, end, segment.offset - skew, path, self._by_path[path][0].deleted)
+                    self._by_path[path].append(entry)
+                    found.append(entry)
+        return found
+
     def range_at(self, address: int) -> FileRange | None:
         """Return the file range that holds an address."""
         index = bisect_right(self._starts, address) - 1
-        if index >= 0 and address < self._ranges[index].end:
-            return self._ranges[index]
+        if index >= 0 and address < self.ranges[index].end:
+            return self.ranges[index]
         return None
 
     def open(self, path: str) -> int:
@@ -143,13 +168,18 @@ class CoreFiles:
         """Return what the core itself holds of a file. DecodeError when that has no ELF header."""
         return DumpedImage(self._by_path.get(path, []), self._dumped, path)
 
+    def _image(self, path: str) -> DumpedImage | None:
+        if path not in self._images:
+            try:
+                self._images[path] = self.dumped_image(path)
+            except DecodeError:
+                self._images[path] = None
+        return self._images[path]
+
     def segment(self, entry: FileRange) -> Segment | None:
         """Return the ELF segment that was mapped as `entry`, from the headers that the core holds."""
-        try:
-            elf: ElfFile = self.dumped_image(entry.path)
-        except DecodeError:
-            return None
-        return _segment_at(elf, self._bias(elf, entry.path), entry.start)
+        elf = self._image(entry.path)
+        return _segment_at(elf, elf.bias, entry.start) if elf is not None else None
 
     def _bias(self, elf: ElfFile, path: str) -> int:
         first = next(entry for entry in self._by_path[path] if entry.offset == 0)

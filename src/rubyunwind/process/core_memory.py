@@ -99,8 +99,7 @@ class CoreMemory:
                             address, length, "not dumped: the core file is truncated before it"
                         )
                 if elsewhere is None:
-                    reason = "not dumped" if segment is not None and at < segment.end else "not mapped"
-                    raise MemoryReadError(address, length, reason)
+                    raise MemoryReadError(address, length, "not dumped")
                 parts.append(elsewhere(at, piece))
             at += piece
         return parts[0] if len(parts) == 1 else b"".join(parts)

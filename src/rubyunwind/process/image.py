@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rubyunwind.elf.file import ElfFile
 from rubyunwind.process.core import CoreFile
+from rubyunwind.process.identity import witness
 from rubyunwind.process.mappings import Mapping, open_mapped, read_mappings
 from rubyunwind.process.memory import LiveMemory, Memory, MemoryReadError
 
@@ -45,11 +46,11 @@ class LiveProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.memory = LiveMemory(pid)
+        self.memory = LiveMemory(witness(pid))
 
     def mappings(self) -> list[Mapping]:
         """See ProcessImage.mappings; read anew each time."""
-        return read_mappings(self.pid)
+        return read_mappings(witness(self.pid))
 
     def open(self, mapping: Mapping) -> ElfFile:
         """See ProcessImage.open."""
@@ -59,7 +60,7 @@ class LiveProcess:
                 return ElfFile(self.memory.read(mapping.start, length), _VDSO)
             except MemoryReadError as error:
                 raise OSError(str(error)) from None
-        return ElfFile.from_fd(open_mapped(self.pid, mapping), mapping.path)
+        return ElfFile.from_fd(open_mapped(witness(self.pid), mapping), mapping.path)
 
     def close(self) -> None:
         """See ProcessImage.close."""

@@ -24,6 +24,7 @@ _EVENT_STOP = 128
 _NT_PRSTATUS, _NT_ARM_TLS = 1, 0x401
 _WALL = 0x40000000  # include/uapi/linux/wait.h: also threads, which Python has no name for
 _MAX_REGISTERS = 512  # bytes; the largest set asked for has 272
+_ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 _libc = ffi.dlopen(None)
 
@@ -90,7 +91,9 @@ def life(tid: int, *, reap: bool) -> Life:
     """
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL
     try:
-        if os.waitid(os.P_PID, tid, options) is None:
+        news = os.waitid(os.P_PID, tid, options)
+        # The stop of a traced thread is reported whether it was asked for or not.
+        if news is None or news.si_code not in _ENDS:
             return Life.ALIVE
         if reap:
             with contextlib.suppress(ChildProcessError):

@@ -38,7 +38,8 @@ class Circumstances:
     def of(cls, pid: int, tid: int | None = None) -> Circumstances:
         """Gather them for a process, or for one thread of it. AttachError if it is gone."""
         status = _status_fields(f"/proc/{pid}/task/{tid or pid}/status")
-        tracer = int(status.get("TracerPid", "0"))
+        tracer = int(status.get("TracerPid", "0"))  # of the thread that traces
+        by = _status_fields(f"/proc/{tracer}/status") if tracer else {}
         own = int(_status_fields("/proc/self/status").get("CapEff", "0"), 16)
         return cls(
             pid=pid,
@@ -46,8 +47,8 @@ class Circumstances:
             owner=int(status.get("Uid", "-1").split()[0]),
             user=os.geteuid(),
             capable=bool(own >> _CAP_SYS_PTRACE & 1),
-            tracer=tracer,
-            tracer_name=_status_fields(f"/proc/{tracer}/status").get("Name", "") if tracer else "",
+            tracer=int(by.get("Tgid", str(tracer))),
+            tracer_name=by.get("Name", ""),
             yama=_yama_scope(),
         )
 

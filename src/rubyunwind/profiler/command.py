@@ -62,6 +62,10 @@ class Command:
         """Wait for `start`, then become the command. Never returns."""
         code = errno.EIO
         try:
+            # Handlers would end with exec; until then a signal has to end this copy of us, not to run in it.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
             os.close(self._go)
             os.close(self._failure)
             if os.read(go, 1):

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import TYPE_CHECKING
 
 from rubyunwind.elf.deltas import load_stack_deltas
 from rubyunwind.elf.file import ElfFile
 from rubyunwind.elf.functions import function_starts, start_of
-from rubyunwind.elf.ids import file_id
+from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError, RubyUnwindError
-from rubyunwind.process.mappings import open_mapped
 from rubyunwind.profiler.sample import Frame
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.mappings import Mapping
-    from rubyunwind.process.memory import Memory
+    from rubyunwind.process.image import ProcessImage
 
 __all__ = ["FileCache", "MappedFile", "is_code"]
 
@@ -34,7 +34,7 @@ class MappedFile:
     def __init__(self, elf: ElfFile, path: str) -> None:
         self.elf = elf
         self.path = path
-        self.file_id = file_id(elf)
+        self.file_id = _identify(elf, path)
         self._symbols: SymbolTable | None = None
         self._starts: list[int] | None = None
         self._frames: dict[int, Frame] = {}
@@ -90,7 +90,7 @@ class FileCache:
         """Return the file with that id, if any process had it mapped."""
         return self._by_id.get(file_id)
 
-    def open(self, pid: int, mapping: Mapping, memory: Memory) -> MappedFile | None:
+    def open(self, image: ProcessImage, mapping: Mapping) -> MappedFile | None:
         """Return the file behind a mapping; None for what is no ELF file, or cannot be opened."""
         # A file that was replaced under its name has another inode; the vdso is the same in all processes.
         key = mapping.file_key
@@ -98,7 +98,7 @@ class FileCache:
             return self._by_key[key]
         found = None
         try:
-            elf = self._read(pid, mapping, memory)
+            elf = image.open(mapping)
             try:
                 found = MappedFile(elf, mapping.path)
             except BaseException:
@@ -130,12 +130,6 @@ class FileCache:
             return None
         return self._by_key[key]
 
-    def _read(self, pid: int, mapping: Mapping, memory: Memory) -> ElfFile:
-        if mapping.path == _VDSO:
-            return ElfFile(memory.read(mapping.start, mapping.end - mapping.start), _VDSO)
-        fd = open_mapped(pid, mapping)
-        return ElfFile.from_fd(fd, mapping.path)
-
     def close(self) -> None:
         """Close all files. Twice is harmless."""
         for file in self._by_id.values():
@@ -147,3 +141,12 @@ class FileCache:
 def is_code(mapping: Mapping) -> bool:
     """Whether a mapping holds code of a file, or of the kernel's vdso."""
     return mapping.executable and (mapping.is_file or mapping.path == _VDSO)
+
+
+def _identify(elf: ElfFile, path: str) -> int:
+    """Return the file id; for a file of which a core holds parts only, one that follows from its build id."""
+    try:
+        return file_id(elf)
+    except DecodeError:
+        known = build_id(elf) or path.encode(errors="surrogateescape")
+        return int.from_bytes(hashlib.sha256(known).digest()[:8], "big") or 1

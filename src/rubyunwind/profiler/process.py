@@ -16,9 +16,9 @@ from rubyunwind.abi import (
 )
 from rubyunwind.bpf.prefixes import pid_page_key, pid_page_keys
 from rubyunwind.errors import AttachError, BpfError, DecodeError, RubyUnwindError, UnsupportedRuby
-from rubyunwind.process.identity import ProcessIdentity, witness
-from rubyunwind.process.mappings import read_mappings
-from rubyunwind.process.memory import LiveMemory, MemoryReadError
+from rubyunwind.process.identity import ProcessIdentity
+from rubyunwind.process.image import LiveProcess
+from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.files import is_code
 from rubyunwind.ruby.detect import find_ruby
 from rubyunwind.ruby.symbolize import RubySymbolizer
@@ -26,6 +26,7 @@ from rubyunwind.ruby.symbolize import RubySymbolizer
 if TYPE_CHECKING:
     from rubyunwind.abi import Frame as TraceFrame
     from rubyunwind.elf.deltas import StackDeltas
+    from rubyunwind.process.image import ProcessImage
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.profiler.files import FileCache, MappedFile
     from rubyunwind.profiler.native_tables import NativeTables, TracerMaps
@@ -57,13 +58,20 @@ class ProfiledProcess:
     """Keeps what the kernel side knows of a process equal to what the process has mapped.
 
     `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be unwound.
-    Owns the descriptor of the process's memory.
+    `image` is the process as it is read; by default the one that runs under `pid`, which may execute another
+    program meanwhile. Owns it.
     """
 
-    def __init__(self, pid: int, collection: TracerMaps, files: FileCache, tables: NativeTables) -> None:
+    def __init__(
+        self,
+        pid: int,
+        collection: TracerMaps,
+        files: FileCache,
+        tables: NativeTables,
+        image: ProcessImage | None = None,
+    ) -> None:
         self.pid = pid
-        self._witness = witness(pid)  # whose /proc entry is read
-        self.identity = ProcessIdentity.of(pid)
+        self.identity = ProcessIdentity.of(pid) if image is None else None
         self.ruby: RubyRuntime | None = None
         self.symbolizer: RubySymbolizer | None = None
         self.refusal: UnsupportedRuby | None = None
@@ -73,9 +81,13 @@ class ProfiledProcess:
         self._tables = tables
         self._entries: set[_Entry] = set()
         self._seen: list[Mapping] = []
-        self._probe = _first_address(self._witness)
-        self._memory = LiveMemory(self._witness)  # last: nobody closes it if this raises
         self._key = pid.to_bytes(4, "little")
+        self._image = image or LiveProcess(pid)
+        try:
+            self._probe = self._first_address()
+        except BaseException:
+            self._image.close()
+            raise
 
     def announce(self) -> None:
         """Let the kernel side know the process, before anything of it is registered.
@@ -89,10 +101,9 @@ class ProfiledProcess:
 
         Raises RubyUnwindError when the process has ended.
         """
-        self._witness = witness(self.pid)
         if self._executed():
             self._restart()
-        mappings = read_mappings(self._witness)
+        mappings = self._image.mappings()
         code = [mapping for mapping in mappings if is_code(mapping)]
         changed = code != self._seen
         if changed:
@@ -107,7 +118,7 @@ class ProfiledProcess:
 
         Finding Ruby takes longer than many a child lives.
         """
-        code = [mapping for mapping in read_mappings(self._witness) if is_code(mapping)]
+        code = [mapping for mapping in self._image.mappings() if is_code(mapping)]
         if not code or code != parent._seen:
             return
         for start, end, file_id, packed in parent._entries:
@@ -119,7 +130,7 @@ class ProfiledProcess:
             self._register_ruby(parent.ruby)
             self.interpreter = parent.interpreter
             self.ruby = parent.ruby
-            self.symbolizer = RubySymbolizer(self._memory, parent.ruby, forked_from=parent.symbolizer)
+            self.symbolizer = RubySymbolizer(self._image.memory, parent.ruby, forked_from=parent.symbolizer)
 
     def forget(self) -> None:
         """Remove everything the kernel side knows of the process."""
@@ -132,13 +143,13 @@ class ProfiledProcess:
         self._forget_ruby()
 
     def close(self) -> None:
-        """Close the memory. Names found so far stay. Twice is harmless."""
-        self._memory.close()
+        """Close the image. Names found so far stay. Twice is harmless."""
+        self._image.close()
 
     def _executed(self) -> bool:
         """Whether exec has replaced the program: the memory that was opened before is gone then."""
         try:
-            self._memory.read(self._probe, 1)
+            self._image.memory.read(self._probe, 1)
         except MemoryReadError:
             return True
         return False
@@ -146,9 +157,9 @@ class ProfiledProcess:
     def _restart(self) -> None:
         self.forget()
         self.announce()
-        self._memory.close()
-        self._memory = LiveMemory(self._witness)
-        self._probe = _first_address(self._witness)
+        self._image.close()
+        self._image = LiveProcess(self.pid)
+        self._probe = self._first_address()
         self._seen = []
         self.ruby, self.symbolizer, self.refusal = None, None, None
         self.interpreter = None
@@ -157,7 +168,7 @@ class ProfiledProcess:
         wanted: set[_Entry] = set()
         fresh: dict[int, StackDeltas] = {}
         for mapping in code:
-            file = self._files.open(self._witness, mapping, self._memory)
+            file = self._files.open(self._image, mapping)
             if file is None:
                 continue
             try:
@@ -192,7 +203,7 @@ class ProfiledProcess:
 
     def _find_ruby(self, mappings: list[Mapping]) -> bool:
         try:
-            ruby = find_ruby(self._witness, mappings, self._memory)
+            ruby = find_ruby(self.pid, mappings, self._image.memory, open_elf=self._image.open)
         except UnsupportedRuby as error:
             self.refusal = error
             self._forget_ruby()
@@ -218,7 +229,7 @@ class ProfiledProcess:
             self.interpreter = InterpreterLoop(file.file_id, entry.lower, entry.upper)
         known = self.ruby.identifier_table if self.ruby is not None else None
         if self.symbolizer is None or known != ruby.identifier_table:
-            self.symbolizer = RubySymbolizer(self._memory, ruby)
+            self.symbolizer = RubySymbolizer(self._image.memory, ruby)
         self.ruby = ruby
         return True
 
@@ -228,16 +239,15 @@ class ProfiledProcess:
             self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
 
     def _file_of(self, mapping: Mapping) -> MappedFile | None:
-        return self._files.open(self._witness, mapping, self._memory)
+        return self._files.open(self._image, mapping)
 
     def _forget_ruby(self) -> None:
         self._maps["ruby_procs"].pop(self._key, None)
         self._maps["ruby_tls"].pop(self._key, None)
 
-
-def _first_address(pid: int) -> int:
-    """Return an address that can be read as long as the process runs its present program."""
-    for mapping in read_mappings(pid):
-        if mapping.readable:
-            return mapping.start
-    raise AttachError(f"process {pid} has no memory: it has ended, or is a kernel thread")
+    def _first_address(self) -> int:
+        """Return an address that can be read as long as the process runs its present program."""
+        for mapping in self._image.mappings():
+            if mapping.readable:
+                return mapping.start
+        raise AttachError(f"process {self.pid} has no memory: it has ended, or is a kernel thread")

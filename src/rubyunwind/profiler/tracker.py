@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from rubyunwind.abi import EVENT_TYPE_GENERIC_PID
 from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.process.identity import read_status
-from rubyunwind.process.mappings import read_mappings
-from rubyunwind.process.memory import LiveMemory
+from rubyunwind.process.image import LiveProcess
 from rubyunwind.profiler.files import FileCache, is_code
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
@@ -99,10 +98,10 @@ class ProcessTracker:
     def expect(self, paths: Iterable[Path]) -> None:
         """Register files before a process maps them: what it samples there is unwound from the start."""
         files = [file for path in paths if (file := self.files.expect(path)) is not None]
-        with LiveMemory(os.getpid()) as memory:  # every process has the same vdso
-            for mapping in read_mappings(os.getpid()):
-                if mapping.executable and not mapping.is_file and is_code(mapping):
-                    file = self.files.open(os.getpid(), mapping, memory)
+        with LiveProcess(os.getpid()) as ours:  # every process has the same vdso
+            for mapping in ours.mappings():
+                if is_code(mapping) and not mapping.is_file:
+                    file = self.files.open(ours, mapping)
                     files += [file] if file is not None else []
         fresh: dict[int, StackDeltas] = {}
         for file in files:
@@ -166,7 +165,7 @@ class ProcessTracker:
     def _sync(self, pid: int, wait: float) -> None:
         process = self._processes[pid]
         try:
-            if not process.identity.is_alive():
+            if process.identity is None or not process.identity.is_alive():
                 raise RubyUnwindError(f"process {pid} has ended")
             changed = process.sync()
             self._note_runtime(process)

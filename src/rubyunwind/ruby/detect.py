@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rubyunwind.elf.file import ElfFile
@@ -12,14 +12,15 @@ from rubyunwind.errors import DecodeError, RubyUnwindError, UnsupportedRuby
 from rubyunwind.process.mappings import open_mapped
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.ruby.identifiers import find_identifier_table
-from rubyunwind.ruby.image import VERSION_SYMBOL, RubyImage, may_define_ruby, read_image
+from rubyunwind.ruby.image import VERSION_SYMBOL, ImageSymbol, RubyImage, may_define_ruby, read_image
 from rubyunwind.ruby.layouts import Layout, find_layout, parse_version, version_number
 from rubyunwind.ruby.procinfo import make_proc_info, running_context
-from rubyunwind.ruby.selfcheck import SelfCheck, check_stack
+from rubyunwind.ruby.selfcheck import SelfCheck, check_stack, find_context
 from rubyunwind.ruby.tls import find_tls
+from rubyunwind.ruby.vm_search import find_vm_pointer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rubyunwind.abi import RubyProcInfo, RubyTLSInfo
     from rubyunwind.process.mappings import Mapping
@@ -30,11 +31,15 @@ __all__ = ["InterpreterRange", "RubyRuntime", "candidates", "describe_runtime", 
 # libruby.so.3.1.2, libruby-3.3.so.3.3.10, libruby2.7.so, libruby-static..., and ruby, ruby3.1, ruby-mri.
 _LIBRARY = re.compile(r"libruby(?:[-._+\w]*)\.so(?:\.\d+)*")
 _PROGRAM = re.compile(r"ruby(?:[-._]?[\w.]+)?")
+# The version in libruby-3.1.so.3.1.2; the one in .../lib/ruby/2.5.0/x86_64-linux/stringio.so has the series.
+_VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+\.\d+)")
+_VERSION_OF_LIBRARIES = re.compile(r"/ruby/(\d+\.\d+\.0)/")
 
 MAX_CANDIDATES = 512
 """Files of one process that are looked into for `ruby_version`."""
 
 _CHECKS = 8
+_VM_POINTER = "ruby_current_vm_ptr"
 
 
 class InterpreterRange(NamedTuple):
@@ -54,6 +59,7 @@ class RubyRuntime:
     not judge yet. `proc_info` and `tls` go into the BPF maps; without `tls` (None) a thread's stack is only
     found while it holds the lock of the main ractor. `identifier_table` is the address of the symbol table,
     0 if unknown (C functions then have ids instead of names). `notes` says in sentences what is missing.
+    `context` is the execution context that the caller named, or 0.
     """
 
     version: str
@@ -68,10 +74,13 @@ class RubyRuntime:
     identifier_table: int
     check: SelfCheck
     notes: tuple[str, ...] = ()
+    context: int = 0
 
     def running_context(self, memory: Memory) -> int:
         """Return the execution context of the main ractor's current thread, or 0. Raises MemoryReadError."""
-        vm = self.image.address("ruby_current_vm_ptr")
+        if self.context:
+            return self.context
+        vm = self.image.address(_VM_POINTER)
         return running_context(memory, self.layout, self.proc_info.current_ctx_ptr, vm)
 
 
@@ -105,43 +114,95 @@ def find_ruby(
     memory: Memory,
     *,
     assume_version: str | None = None,
+    open_elf: Callable[[Mapping], ElfFile] | None = None,
+    context: int = 0,
+    search: bool = False,
 ) -> RubyRuntime | None:
     """Find the Ruby interpreter of `pid`, or return None when no file of the process holds one.
 
-    `assume_version` takes that release's layout whatever the process says. Raises UnsupportedRuby when
-    there is a Ruby, but no layout for its version, or the layout does not fit what is found in the process.
+    `assume_version` takes that release's layout whatever the process says. `open_elf` opens the file behind
+    a mapping (the caller's own is closed here); without it, that of the live process `pid`. `context` is
+    the address of an execution context, or of the variable that points to it, for a Ruby whose files tell
+    nothing. `search` looks through the data of a Ruby that hides its symbols for its VM (some 20 ms).
+    Raises UnsupportedRuby when there is a Ruby, but no layout for its version, or the layout does not fit
+    what is found in the process.
     """
     odd: UnsupportedRuby | None = None
     for mapping in candidates(mappings):
-        image = _open_image(pid, mapping)
+        image = _open_image(mapping, open_elf or (lambda mapping: _open_live(pid, mapping)))
         if image is None or image.symbol(VERSION_SYMBOL) is None:
             continue
-        version = image.version or _version_in_memory(image, memory)
+        version = image.version or _version_in_memory(image, memory) or version_in_name(mapping.path)
         try:
             parse_version(version)
         except ValueError:
-            # Some other program may have a variable of that name: look on.
-            text = f"{image.path} defines ruby_version, but it says {version!r}, which is no version"
-            odd = odd or UnsupportedRuby(text, found=version)
-            continue
-        return describe_runtime(image, version, mapping, mappings, memory, assume_version=assume_version)
+            if assume_version is None:
+                # Some other program may have a variable of that name: look on.
+                text = f"{image.path} defines ruby_version, but it says {version!r}, which is no version"
+                odd = odd or UnsupportedRuby(text, found=version)
+                continue
+            version = assume_version
+        return describe_runtime(
+            image,
+            version,
+            mapping,
+            mappings,
+            memory,
+            assume_version=assume_version,
+            context=context,
+            search=search,
+        )
+    if context:
+        return _describe_by_name(mappings, memory, assume_version, context)
     if odd is not None:
         raise odd
     return None
 
 
-def _open_image(pid: int, mapping: Mapping) -> RubyImage | None:
+def _open_live(pid: int, mapping: Mapping) -> ElfFile:
+    return ElfFile.from_fd(open_mapped(pid, mapping), mapping.path)
+
+
+def _open_image(mapping: Mapping, open_elf: Callable[[Mapping], ElfFile]) -> RubyImage | None:
     """Read a mapped file; None when it cannot be opened or is no ELF file that defines ruby_version."""
     try:
-        fd = open_mapped(pid, mapping)
-    except RubyUnwindError:
-        return None
-    try:
-        # The reader owns the descriptor from here on.
-        with ElfFile.from_fd(fd, mapping.path) as elf:
+        with open_elf(mapping) as elf:
             return read_image(elf, mapping) if may_define_ruby(elf) else None
-    except (DecodeError, OSError):
+    except (RubyUnwindError, OSError):
         return None
+
+
+def version_in_name(path: str) -> str:
+    """Return the version that the name of a shared libruby ends with, or ""."""
+    match = _VERSION_IN_NAME.search(path.rpartition("/")[2])
+    return match[1] if match is not None else ""
+
+
+def _describe_by_name(
+    mappings: Sequence[Mapping], memory: Memory, assume_version: str | None, context: int
+) -> RubyRuntime:
+    """Describe a Ruby none of whose files can be read, from its context and what its files are called."""
+    named = [mapping for mapping in mappings if mapping.is_file and is_ruby_name(mapping.path)]
+    versions = [assume_version or "", *(version_in_name(mapping.path) for mapping in named)]
+    version = next(filter(None, versions), "")
+    for mapping in mappings:
+        match = _VERSION_OF_LIBRARIES.search(mapping.path)
+        if match is not None and not version:
+            # Only the series is certain, so the rest is an assumption.
+            version = assume_version = match[1]
+    if not named or not version:
+        raise UnsupportedRuby(
+            f"no file of the process can be read as Ruby's, and their names tell "
+            f"{'no version' if named else 'of no Ruby'}: say which version it is",
+            found="",
+        )
+    mapping = named[0]
+    # No symbols: all that is known of its data is where it lies.
+    data = tuple((one.start, one.end - one.start) for one in named if one.writable)
+    image = RubyImage(path=mapping.path, bias=0, is_program=True, data=data, writable=data)
+    return describe_runtime(
+        image, version, mapping, mappings, memory, assume_version=assume_version, context=context
+    )
 
 
 def describe_runtime(
@@ -152,6 +213,8 @@ def describe_runtime(
     memory: Memory,
     *,
     assume_version: str | None = None,
+    context: int = 0,
+    search: bool = False,
 ) -> RubyRuntime:
     """Make a RubyRuntime of the file that holds Ruby `version`. Raises UnsupportedRuby, see find_ruby."""
     match = find_layout(assume_version or version, aarch64=image.aarch64)
@@ -159,8 +222,13 @@ def describe_runtime(
     exact = match.exact and assume_version is None
     info = make_proc_info(layout, version, image.address(layout.context_symbol))
     tls = find_tls(image, memory, mappings)
-    vm = image.address("ruby_current_vm_ptr")
-    check = _self_check(memory, layout, info.current_ctx_ptr, vm)
+    if search and not info.current_ctx_ptr and not image.address(_VM_POINTER):
+        image = _with_vm_pointer(image, memory, layout)
+    vm = image.address(_VM_POINTER)
+    if context:
+        context, check = find_context(memory, layout, context)
+    else:
+        check = _self_check(memory, layout, info.current_ctx_ptr, vm)
     if check.result == "bad":
         raise UnsupportedRuby(
             f"Ruby {version} in {image.path} does not have the layout of {match.version}: {check.reason}",
@@ -172,6 +240,7 @@ def describe_runtime(
         for lower, upper in image.interpreter_ranges(layout.interpreter_symbol)
     )
     table = _identifier_table(image, memory, layout)
+    reachable = bool(context or info.current_ctx_ptr or (search and vm))
     return RubyRuntime(
         version=version,
         version_number=info.version,
@@ -184,8 +253,18 @@ def describe_runtime(
         interpreter_ranges=ranges,
         identifier_table=table,
         check=check,
-        notes=tuple(_notes(version, match.version, exact, check, info, tls, ranges, table)),
+        notes=tuple(_notes(version, match.version, exact, check, reachable, tls, ranges, table)),
+        context=context,
     )
+
+
+def _with_vm_pointer(image: RubyImage, memory: Memory, layout: Layout) -> RubyImage:
+    for address, size in image.writable:
+        found = find_vm_pointer(memory, layout, image.bias + address, size)
+        if found:
+            symbol = ImageSymbol(found - image.bias, 8)
+            return replace(image, symbols={**image.symbols, _VM_POINTER: symbol})
+    return image
 
 
 def _version_in_memory(image: RubyImage, memory: Memory) -> str:
@@ -234,7 +313,7 @@ def _notes(
     layout_version: str,
     exact: bool,
     check: SelfCheck,
-    info: RubyProcInfo,
+    reachable: bool,
     tls: RubyTLSInfo | None,
     ranges: Sequence[InterpreterRange],
     table: int,
@@ -244,7 +323,7 @@ def _notes(
             "the self-check agrees" if check.result == "good" else f"it was not checked yet: {check.reason}"
         )
         yield f"Ruby {version}: the layout of {layout_version} is assumed; {verdict}"
-    if tls is None and not info.current_ctx_ptr:
+    if tls is None and not reachable:
         yield f"Ruby {version}: no execution context can be found (hidden symbols, stripped): no Ruby frames"
     elif tls is None and version_number(parse_version(version)) >= 0x30000:
         yield f"Ruby {version}: no thread-local context: only the thread that holds the lock has Ruby frames"

@@ -87,7 +87,8 @@ class RubyImage:
     """The file that holds the interpreter, as it lies in one process. Addresses are ELF virtual addresses.
 
     Adding `bias` gives the address in the process. `is_program` tells a program (also a position
-    independent one) from a shared library. `data` are the ranges (address, size) of initialized data.
+    independent one) from a shared library. `data` are the ranges (address, size) of initialized data,
+    `writable` those of all data, initialized or not.
     """
 
     path: str
@@ -99,6 +100,7 @@ class RubyImage:
     tls_segment: TLSSegment | None = None
     tls_relocations: tuple[Relocation, ...] = ()
     data: tuple[tuple[int, int], ...] = ()
+    writable: tuple[tuple[int, int], ...] = ()
 
     def symbol(self, name: str) -> ImageSymbol | None:
         """Return a symbol among those that matter, or None."""
@@ -149,6 +151,11 @@ def read_image(elf: ElfFile, mapping: Mapping) -> RubyImage:
         tls_segment=_tls_segment(elf),
         tls_relocations=tuple(_relocations(elf, dynamic)),
         data=_data(elf),
+        writable=tuple(
+            (segment.address, segment.memory_size)
+            for segment in elf.segments
+            if segment.type == _PT_LOAD and segment.flags & _PF_W
+        ),
     )
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rubyunwind.errors import RubyUnwindError
+from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.ruby.lines import LineTable
-from rubyunwind.ruby.strings import BadObject, path_of, read_string
+from rubyunwind.ruby.strings import BadObject, path_of, read_string, string_length
 
 if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
@@ -28,6 +29,15 @@ _RESCUE = 4
 _ENSURE = 5
 _EVAL = 6
 _LAST_TYPE = 9
+
+# Labels that are literals in the interpreter's constants, by iseq type (TOP, CLASS, MAIN) and length:
+# iseq.c and compile.c. Dumps leave constants out, since the file has them; the file may be gone.
+_LITERAL_LABELS = {
+    (0, 10): "<compiled>",
+    (0, 16): "<top (required)>",
+    (3, 15): "singleton class",
+    (7, 6): "<main>",
+}
 
 _MAX_NESTING = 64
 
@@ -84,7 +94,7 @@ def read_iseq_body(memory: Memory, layout: Layout, body: int) -> IseqBody:
         iseq_encoded=_word(data, layout.body_iseq_encoded),
         iseq_size=_word(data, layout.body_iseq_size, "<I"),
         path=path_of(memory, layout, _word(data, location + layout.location_pathobj)),
-        label=read_string(memory, layout, _word(data, location + layout.location_label)),
+        label=_label(memory, layout, _word(data, location + layout.location_label), kind),
         lines=LineTable(
             memory,
             layout,
@@ -96,6 +106,16 @@ def read_iseq_body(memory: Memory, layout: Layout, body: int) -> IseqBody:
         local_iseq=_word(data, layout.body_local_iseq),
         fingerprint=_fingerprint(layout, data),
     )
+
+
+def _label(memory: Memory, layout: Layout, value: int, kind: int) -> str:
+    try:
+        return read_string(memory, layout, value)
+    except MemoryReadError:
+        known = _LITERAL_LABELS.get((kind, string_length(memory, layout, value)))
+        if known is None:
+            raise
+        return known
 
 
 def _body_of(memory: Memory, layout: Layout, iseq: int) -> IseqBody:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rubyunwind.ruby.labels import IseqBody
     from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["SelfCheck", "check_stack"]
+__all__ = ["SelfCheck", "check_stack", "find_context"]
 
 _MOST_FRAMES = 64
 _LAST_LINE = 10_000_000
@@ -62,6 +62,25 @@ def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
             "bad", f"{without_line} of {frames} Ruby frames have a pc outside of their code", frames
         )
     return SelfCheck("good", frames=frames)
+
+
+def find_context(memory: Memory, layout: Layout, address: int) -> tuple[int, SelfCheck]:
+    """Return the execution context at `address`, or the one that a pointer there points to, and its check.
+
+    The check is "good" or "bad" here: where somebody says there is one, there must be Ruby frames.
+    """
+    check = check_stack(memory, layout, address)
+    if check.result == "good":
+        return address, check
+    try:
+        pointed = memory.u64(address)
+    except RubyUnwindError as error:
+        return 0, SelfCheck("bad", f"the address of the execution context: {error}")
+    behind = check_stack(memory, layout, pointed)
+    if behind.result == "good":
+        return pointed, behind
+    reason = behind.reason if pointed and check.result == "early" else check.reason
+    return 0, SelfCheck("bad", f"no execution context at {address:#x}: {reason}")
 
 
 def _has_line(body: IseqBody, pc: int) -> bool:

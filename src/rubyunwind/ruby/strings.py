@@ -27,6 +27,7 @@ __all__ = [
     "path_of",
     "read_string",
     "read_string_bytes",
+    "string_length",
 ]
 
 MAX_STRING = 16384
@@ -85,6 +86,17 @@ def read_string_bytes(memory: Memory, layout: Layout, value: int) -> bytes:
         return _bounded(memory, value + layout.string_embedded, words[2])
     length = flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
     return memory.read(value + layout.string_embedded, length) if length else b""
+
+
+def string_length(memory: Memory, layout: Layout, value: int) -> int:
+    """Return the length in bytes of the String at `value`, also when its characters cannot be read."""
+    words = _object(memory, value, "a string")
+    flags = words[0]
+    if object_type(flags) != T_STRING:
+        raise BadObject(f"the object at {value:#x} is no String (type {object_type(flags):#x})")
+    if flags & _FL_USER1 or layout.string_embedded_len_in_object:
+        return words[2]
+    return flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
 
 
 def _bounded(memory: Memory, address: int, length: int) -> bytes:

@@ -137,14 +137,57 @@ static void run_to_the_end(program_fn run, host_run_state *state, struct bpf_per
   host_current = outer;
 }
 
+/*
+ * The Ruby steps by themselves, from an execution context that user space has found. No BPF program: a
+ * thread that is not stopped has no registers to begin a native walk with.
+ */
+static int unwind_context(u64 ec) {
+  PerCPURecord *record = get_pristine_per_cpu_record();
+  const host_task *task = host_current->task;
+  const RubyProcInfo *ruby = map_element(&ruby_procs, task->pid);
+  u32 unwinder = PROG_UNWIND_STOP;
+  if (!record || !ruby)
+    return -ENOENT;
+  Trace *trace = &record->trace;
+  trace->pid = task->pid;
+  trace->tid = task->tid;
+  trace->ktime = task->ktime;
+  trace->origin = TRACE_ORIGIN_SAMPLING;
+  bpf_get_current_comm(trace->comm, sizeof(trace->comm));
+  /* There is no native walk to hand over to: all frames come in one go. */
+  trace->flags = TRACE_NATIVE_ROOT | TRACE_RUBY_MET;
+  ErrorCode error = ruby_enter(record, ruby, ec);
+  if (!error) {
+    do
+      error = ruby_step(record, ruby, &unwinder);
+    while (unwinder == PROG_UNWIND_RUBY);
+  }
+  record->state.unwind_error = error;
+  finish_trace(NULL, record);
+  return 0;
+}
+
+static void enter_maps(host *h) {
+  for (int i = 0; i < MAPS; i++)
+    maps[i].handle->map = h->maps[i];
+  h->output_length = 0;
+}
+
+int host_run_context(host *h, u64 ec, const host_task *task, host_memory *memory) {
+  host_run_state state = {.host = h, .task = task, .memory = memory};
+  host_run_state *outer = host_current;
+  enter_maps(h);
+  host_current = &state;
+  int error = unwind_context(ec);
+  host_current = outer;
+  return error;
+}
+
 int host_run(host *h, const char *program, const host_task *task, host_memory *memory) {
   program_fn run = program_called(program);
   if (!run)
     return -ENOENT;
-  for (int i = 0; i < MAPS; i++)
-    maps[i].handle->map = h->maps[i];
-  h->output_length = 0;
-
+  enter_maps(h);
   host_run_state state = {.host = h, .task = task, .memory = memory};
   struct bpf_perf_event_data ctx = {0};
   _Static_assert(sizeof ctx.regs <= sizeof task->registers, "host_task holds the registers");
