@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a small core file of a big one: `python support/small_core.py CORE OUT [--sysroot DIR] [--ec ADDRESS]`.
+"""Makes a small core file of a big one: `python support/small_core.py CORE OUT [--sysroot DIR]`.
 
 Kept are the notes and those pages that are read while Ruby is found in the core and the stacks of its threads
 are walked and named. Pages that come from mapped files go in, too, so the small core needs no file beside it.

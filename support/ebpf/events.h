@@ -33,6 +33,14 @@ INLINE bool pid_information_exists(u32 pid) {
   return bpf_map_lookup_elem(&pid_page_to_mapping_info, &key) != NULL;
 }
 
+/* is_followed says whether a process is to be sampled: all are, unless user space has named some. */
+INLINE bool is_followed(u32 pid) {
+  if (!map_element(&followed_pids, 0))
+    return true;
+  const u32 *flags = map_element(&followed_pids, pid);
+  return flags && !(*flags & FOLLOW_FROM_EXEC);
+}
+
 /*
  * report_pid puts a process on user space's list. With inhibit, not again within REPORTED_PIDS_TIMEOUT
  * unless user space has handled it meanwhile (it deletes the pid from reported_pids then).

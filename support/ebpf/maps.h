@@ -118,6 +118,9 @@ STACK_DELTA_BUCKET(23);
 HASH_MAP(ruby_tls, BPF_MAP_TYPE_HASH, 1024, u32, RubyTLSInfo);
 HASH_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, NUM_COUNTERS, u32, u64);
 
+/* Which processes are sampled, if not all; FollowFlag bits. */
+HASH_MAP(followed_pids, BPF_MAP_TYPE_HASH, 65536, u32, u32);
+
 struct kernel_stack {
   u64 pcs[PERF_MAX_STACK_DEPTH];
 };
@@ -143,5 +146,6 @@ struct abi_types {
   TraceFlag trace_flag;
   Counter counter;
   RubyTLSKind ruby_tls_kind;
+  FollowFlag follow_flag;
 };
 HASH_MAP(abi_types, BPF_MAP_TYPE_ARRAY, 1, u32, struct abi_types);

@@ -43,7 +43,7 @@ SEC("perf_event")
 int native_tracer_entry(struct bpf_perf_event_data *ctx) {
   u64 id = bpf_get_current_pid_tgid();
   u32 pid = id >> 32;
-  if (pid == 0)
+  if (pid == 0 || !is_followed(pid))
     return 0;
   increment_counter(COUNTER_SAMPLES);
 
@@ -175,15 +175,14 @@ int unwind_stop(struct bpf_perf_event_data *ctx) {
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct raw_tracepoint_args *ctx) {
   u32 pid = bpf_get_current_pid_tgid() >> 32;
-  if (!pid_information_exists(pid))
-    return 0;
   struct task_struct *task = (struct task_struct *)bpf_get_current_task();
   struct signal_struct *shared = NULL;
   s32 live = 0;
   if (bpf_probe_read_kernel(&shared, sizeof(shared), &task->signal) ||
       bpf_probe_read_kernel(&live, sizeof(live), &shared->live.counter) || live > 0)
     return 0;
-  if (report_pid(ctx, pid, false))
+  bpf_map_delete_elem(&followed_pids, &pid); /* the next process of that number is another one */
+  if (pid_information_exists(pid) && report_pid(ctx, pid, false))
     increment_metric(metricID_NumProcExit);
   return 0;
 }
@@ -192,24 +191,39 @@ int process_exit(struct raw_tracepoint_args *ctx) {
 SEC("raw_tp/sched_process_exec")
 int process_exec(struct raw_tracepoint_args *ctx) {
   u32 pid = bpf_get_current_pid_tgid() >> 32;
+  u32 *flags = map_element(&followed_pids, pid);
+  if (flags)
+    *flags &= ~(u32)FOLLOW_FROM_EXEC;
   if (pid_information_exists(pid))
     report_pid(ctx, pid, false);
   return 0;
 }
 
-/* A child of a known process is announced before its first sample. args: parent, child. */
+/* A child is followed like its parent, and announced before its first sample. args: parent, child. */
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct raw_tracepoint_args *ctx) {
   u32 parent = bpf_get_current_pid_tgid() >> 32;
-  if (!pid_information_exists(parent))
+  u32 flags = 0;
+  const u32 *parent_flags = map_element(&followed_pids, parent);
+  if (parent_flags)
+    flags = *parent_flags;
+  else if (!pid_information_exists(parent))
     return 0;
   struct task_struct *child = (struct task_struct *)ctx->args[1];
-  s32 pid = 0;
-  s32 tgid = 0;
+  u32 pid = 0;
+  u32 tgid = 0;
   bpf_probe_read_kernel(&pid, sizeof(pid), &child->pid);
   bpf_probe_read_kernel(&tgid, sizeof(tgid), &child->tgid);
   if (pid != tgid) /* a thread */
     return 0;
+  if (flags) {
+    if (!(flags & FOLLOW_CHILDREN))
+      return 0;
+    if (bpf_map_update_elem(&followed_pids, &pid, &flags, BPF_ANY)) {
+      increment_counter(COUNTER_NOT_FOLLOWED);
+      return 0;
+    }
+  }
   if (report_pid(ctx, pid, false))
     increment_metric(metricID_NumProcNew);
   return 0;

@@ -559,7 +559,7 @@ typedef enum TraceFlag {
 
 /* Indices into `counters`: what the frozen metrics have no id for. */
 typedef enum Counter {
-  COUNTER_SAMPLES = 0,         /* runs of native_tracer_entry on a user process */
+  COUNTER_SAMPLES = 0,         /* runs of native_tracer_entry on a process that is to be sampled */
   COUNTER_SENT = 1,            /* traces handed to the perf buffer */
   COUNTER_OUTPUT_FAILED = 2,   /* the perf buffer took none: full, or no reader on this CPU */
   COUNTER_UNKNOWN_PID = 3,     /* samples of a process user space has not registered yet */
@@ -571,8 +571,16 @@ typedef enum Counter {
   COUNTER_EVENT_FAILED = 9,    /* report_events took no event */
   COUNTER_DROPPED_ERROR_ONLY = 10, /* system_config.drop_error_only_traces */
   COUNTER_NO_USER_REGS = 11,   /* kernel threads and tasks without user registers */
-  NUM_COUNTERS = 12
+  COUNTER_NOT_FOLLOWED = 12,   /* children that followed_pids had no room for */
+  NUM_COUNTERS = 13
 } Counter;
+
+/* Value of followed_pids, keyed by pid. Key 0: only processes that are in the map are sampled. */
+typedef enum FollowFlag {
+  FOLLOW_PROCESS = 1,
+  FOLLOW_CHILDREN = 2, /* what it forks is followed in the same way */
+  FOLLOW_FROM_EXEC = 4 /* not before it executes another program */
+} FollowFlag;
 
 /* Where a thread keeps its execution context. Value of ruby_tls, keyed by pid. */
 typedef enum RubyTLSKind {

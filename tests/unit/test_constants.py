@@ -99,7 +99,7 @@ def test_constant_equals_the_c_definition(name: str) -> None:
 
 def test_every_number_of_the_c_side_has_a_constant_or_an_enum_member() -> None:
     """Of types.h, that is; members of ErrorCode, MetricID, ... are in the enums only."""
-    enums_only = {"ErrorCode", "MetricID", "Counter", "TraceFlag", "RubyTLSKind"}
+    enums_only = {"ErrorCode", "FollowFlag", "MetricID", "Counter", "TraceFlag", "RubyTLSKind"}
     in_enums = {name for enum in enums_only for name in ffi.typeof(enum).relements}
     numbers = {name for name in dir(lib) if isinstance(getattr(lib, name), int) and name.upper() == name}
     assert "FRAME_MARKER_RUBY" in numbers

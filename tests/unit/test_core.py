@@ -96,7 +96,7 @@ def test_a_missing_file_a_directory_and_a_missing_sysroot_are_attach_errors(tmp_
     with pytest.raises(AttachError, match="no regular file"):
         CoreFile.open(tmp_path)
     (tmp_path / "core").write_bytes(Core().build())
-    with pytest.raises(AttachError, match="the sysroot .* cannot be used"):
+    with pytest.raises(AttachError, match=r"the sysroot .* cannot be used"):
         CoreFile.open(tmp_path / "core", tmp_path / "nowhere")
 
 

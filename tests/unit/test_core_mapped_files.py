@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that a dead process had mapped: believed when they are the same, and replaced by what was dumped."""
+"""The files a dead process had mapped: believed when they are the same, else what was dumped stands in."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_writable_data_never_comes_from_the_file(opened: Write, tmp_path: Path) 
     put(tmp_path / "root", "/lib/a.so", program())
     core_ = cut_core(program())
     core_.areas[1].data, core_.areas[1].size = b"", PAGE
-    with opened(core_) as core, pytest.raises(MemoryReadError, match="changed data of '/lib/a.so'"):
+    with opened(core_) as core, pytest.raises(MemoryReadError, match=r"changed data of '/lib/a\.so'"):
         core.memory.read(BIAS + 2 * PAGE, 4)
 
 

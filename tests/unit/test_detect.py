@@ -26,6 +26,7 @@ from rubyunwind.ruby.detect import (
 )
 from rubyunwind.ruby.image import ImageSymbol, RubyImage
 from rubyunwind.ruby.layouts import find_layout
+from rubyunwind.ruby.vm_search import find_vm_pointer
 
 MAPPING = Mapping(0x7F0000000000, 0x7F0000100000, True, False, True, 0, 1, 2, "/usr/lib/libruby.so.3.1.2")
 
@@ -275,3 +276,61 @@ def test_a_stripped_symbol_table_is_found_by_its_shape() -> None:
     data = ((0, len(memory.block)),)
     found = RubyImage(path="", bias=BASE, data=data)
     assert describe_runtime(found, "3.1.2", MAPPING, [], memory).identifier_table == table
+
+
+def vm(memory: RubyMemory, context: int) -> int:
+    """A VM, its main ractor and its main thread, which point to each other; returns the VM."""
+    layout = memory.layout
+    assert layout.vm_main_ractor is not None
+    assert layout.ractor_running_ec is not None
+    machine, thread = memory.place(bytes(64)), memory.place(bytes(128))
+    ractor = memory.place(bytes(layout.ractor_running_ec + 8))
+    memory.poke(machine + layout.vm_main_ractor, ractor)
+    memory.poke(machine + layout.vm_main_thread, thread)
+    memory.poke(thread + layout.thread_vm - 8, ractor)
+    memory.poke(thread + layout.thread_vm, machine)
+    memory.poke(thread + layout.thread_ec, context)
+    memory.poke(context + layout.ec_thread_ptr, thread)
+    memory.poke(ractor + layout.ractor_running_ec, context)
+    return machine
+
+
+@pytest.mark.parametrize("version", ["3.0.0", "3.1.2", "3.2.0", "3.3.8", "3.4.1", "4.0.6"])
+def test_a_hidden_vm_is_found_by_what_points_to_what(version: str) -> None:
+    memory = RubyMemory(find_layout(version).layout)
+    context = stack(memory, memory.iseq("run", lines=memory.one_line(1)))
+    memory.place(bytes(128))  # the context's other members
+    machine = vm(memory, context)
+    data = memory.words(1, 0x10, context, memory.place(bytes(64)), machine, 7)
+    found = RubyImage(path="", bias=BASE, writable=((data - BASE, 48),))
+    runtime = describe_runtime(found, version, MAPPING, [], memory, search=True)
+    assert runtime.image.address("ruby_current_vm_ptr") == data + 32
+    assert runtime.running_context(memory) == context
+    assert runtime.check.result == "good"
+    assert not any("no execution context" in note for note in runtime.notes)
+    # Nobody looks for it unasked.
+    assert describe_runtime(found, version, MAPPING, [], memory).check.result == "early"
+
+
+def test_data_without_a_vm_has_none_and_unreadable_pages_do_not_stop_the_search() -> None:
+    memory = RubyMemory(find_layout("3.3.8").layout)
+    context = stack(memory, memory.iseq("run", lines=memory.one_line(1)))
+    memory.place(bytes(128))
+    machine = vm(memory, context)
+    assert find_vm_pointer(memory, memory.layout, BASE, len(memory.block)) == 0
+    memory.block.extend(bytes(-len(memory.block) % 4096))
+    pointer = memory.words(machine)
+    assert find_vm_pointer(memory, memory.layout, BASE - 8192, 8192 + len(memory.block)) == pointer
+    assert find_vm_pointer(memory, find_layout("2.7.2").layout, BASE, len(memory.block)) == 0
+
+
+def test_a_context_may_be_told_or_the_variable_that_points_to_it() -> None:
+    memory = RubyMemory(find_layout("2.5.0").layout)
+    context = stack(memory, memory.iseq("run", lines=memory.one_line(1)))
+    for address in (context, memory.words(context)):
+        runtime = describe_runtime(image(memory), "2.5.0", MAPPING, [], memory, context=address)
+        assert runtime.running_context(memory) == context
+        assert not any("no execution context" in note for note in runtime.notes)
+    empty = memory.words(0, 0, 0)
+    with pytest.raises(UnsupportedRuby, match=f"no execution context at {empty:#x}"):
+        describe_runtime(image(memory), "2.5.0", MAPPING, [], memory, context=empty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -296,3 +297,16 @@ def test_a_child_that_ended_is_named_by_the_process_that_forked_it() -> None:
     assert child.ruby_frame(method, pc, 0).kind == "unknown"
     del parent
     assert child.ruby_frame(body, pc, 0).kind == "unknown"
+
+
+@pytest.mark.parametrize("version", ["2.5.0", "3.1.2", "4.0.6"])
+def test_a_label_that_is_a_constant_of_ruby_is_known_without_reading_it(version: str) -> None:
+    memory, symbolizer, _ = process(version)
+    _, main = memory.iseq("<main>", kind=MAIN)
+    _, method = memory.iseq("foobar", kind=METHOD)
+    for body in (main, method):
+        label = memory.u64(body + memory.layout.body_location + memory.layout.location_label)
+        nowhere = 0x1000
+        memory.write(label, struct.pack("<5Q", 0x5 | 1 << 13, 0, 6, nowhere, 0))
+    assert symbolizer.ruby_frame(main, code_of(memory, main)).label == "<main>"
+    assert symbolizer.ruby_frame(method, code_of(memory, method)).kind == "unknown"

@@ -17,7 +17,7 @@ STRUCTS = (
 )  # fmt: skip
 ENUMS = (
     "Counter", "ErrorCode", "EventType", "FrameMarker", "MetricID", "ProgUnwind", "RatelimitAction",
-    "RubyTLSKind", "TraceFlag", "TraceOrigin", "UnwindCommand", "UnwindOpcode",
+    "FollowFlag", "RubyTLSKind", "TraceFlag", "TraceOrigin", "UnwindCommand", "UnwindOpcode",
 )  # fmt: skip
 OBJECTS = [(kind, arch) for kind in KINDS for arch in ARCHITECTURES]
 

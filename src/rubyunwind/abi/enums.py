@@ -15,6 +15,7 @@ __all__ = [
     "Counter",
     "ErrorCode",
     "EventType",
+    "FollowFlag",
     "FrameMarker",
     "MetricID",
     "OpenIntEnum",
@@ -197,6 +198,15 @@ class Counter(IntEnum):
     EVENT_FAILED = 9  # report_events took no event
     DROPPED_ERROR_ONLY = 10  # by SystemConfig.drop_error_only_traces
     NO_USER_REGS = 11  # kernel threads and tasks without user registers
+    NOT_FOLLOWED = 12  # children that followed_pids had no room for
+
+
+class FollowFlag(IntFlag):
+    """Whether and how a process is sampled: values of followed_pids."""
+
+    PROCESS = 1
+    CHILDREN = 2  # what it forks is followed in the same way
+    FROM_EXEC = 4  # not before it executes another program
 
 
 class RubyTLSKind(OpenIntEnum):

@@ -124,6 +124,7 @@ class CoreFile:
         vdso = self._notes.auxv.get(_AT_SYSINFO_EHDR, 0)
         numbers = {path: number for number, path in enumerate(self._mapped.paths, 1)}
         found: list[Mapping] = []
+        before: FileRange | None = None
         for start, end, segment, entry in self._pieces():
             flags = segment.flags if segment is not None else self._flags(entry)
             path = entry.path if entry is not None else _VDSO if vdso and start <= vdso < end else ""
@@ -139,9 +140,16 @@ class CoreFile:
                 path=path,
                 deleted=entry.deleted if entry is not None else False,
             )
-            if found and _continues(found[-1], piece):
+            # A dump may have cut a mapping in two: what was stored, and what was not.
+            if (
+                found
+                and entry is before
+                and piece == replace(found[-1], start=start, end=end, offset=piece.offset)
+                and found[-1].end == start
+            ):
                 piece = replace(piece, start=found[-1].start, offset=found.pop().offset)
             found.append(piece)
+            before = entry
         return found
 
     def raw_notes(self) -> bytes:
@@ -281,7 +289,10 @@ class CoreFile:
     def _pieces(self) -> Iterator[tuple[int, int, CoreSegment | None, FileRange | None]]:
         """Yield (start, end, segment, file) of every piece that lies in one segment or file range at most."""
         segments, files = self.memory.segments, self._mapped.ranges
-        cuts = sorted({at for one in (*segments, *files) for at in (one.start, one.end)})
+        cuts = sorted(
+            {at for part in segments for at in (part.start, part.end)}
+            | {at for part in files for at in (part.start, part.end)}
+        )
         starts = [entry.start for entry in files]
         for start, end in itertools.pairwise(cuts):
             segment = self.memory.segment_at(start)
@@ -289,13 +300,3 @@ class CoreFile:
             entry = files[index] if index >= 0 and start < files[index].end else None
             if segment is not None or entry is not None:
                 yield start, end, segment, entry
-
-
-def _continues(one: Mapping, other: Mapping) -> bool:
-    """Whether a dump has cut one mapping in two."""
-    return (
-        one.end == other.start
-        and (one.path, one.inode) == (other.path, other.inode)
-        and (not other.is_file or one.offset + one.end - one.start == other.offset)
-        and (one.readable, one.writable, one.executable) == (other.readable, other.writable, other.executable)
-    )

@@ -8,6 +8,7 @@ page) is what the core holds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from bisect import bisect_right
@@ -133,10 +134,8 @@ class CoreFiles:
         first = next((entry for entry in self._by_path.get(path, []) if entry.offset == 0), None)
         head = b""
         if first is not None:
-            try:
+            with contextlib.suppress(MemoryReadError):
                 head = self._dumped(first.start, _PAGE)
-            except MemoryReadError:
-                pass
         if not head:
             raise AttachError(f"{path!r}: the core does not hold its first page, so no file can be trusted")
         elf = ElfFile.from_fd(self.open(path), path)
@@ -224,7 +223,7 @@ class CoreFiles:
 
 
 def _segment_at(elf: ElfFile, bias: int, address: int) -> Segment | None:
-    """Return the loaded segment that has a page at `address`. Two never share one, unlike pages of the file."""
+    """Return the loaded segment with a page at `address`: in memory no two share one, unlike in the file."""
     for segment in elf.segments:
         first = (segment.address + bias) // _PAGE * _PAGE
         last = -(-(segment.address + bias + segment.memory_size) // _PAGE) * _PAGE

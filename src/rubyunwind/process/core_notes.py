@@ -31,10 +31,10 @@ MAX_DESCRIPTION = 64 << 20
 # struct elf_prstatus: pr_cursig, pr_pid, and where pr_reg begins; then struct user_regs_struct of x86_64
 # (27 words) or struct user_pt_regs of aarch64 (34 words).
 _CURSIG_AT, _PID_AT, _REGS_AT = 12, 32, 112
-_X86_64 = (
-    "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss "
-    "fs_base gs_base ds es fs gs"
-).split()
+_X86_64 = [
+    *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+    *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+]
 _AARCH64 = [*(f"x{number}" for number in range(31)), "sp", "pc", "pstate"]
 
 # struct elf_prpsinfo: pr_pid, pr_fname (16 bytes), pr_psargs (80 bytes).

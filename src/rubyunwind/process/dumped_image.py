@@ -131,7 +131,8 @@ class DumpedImage(ElfFile):
         """Count the dynamic symbols; only the hash tables know how many there are."""
         table = self.dynamic.get(_DT_HASH)
         if table:
-            return min(struct.unpack("<I", self.read_virtual(table + 4, 4))[0], _MAX_SYMBOLS)
+            (count,) = struct.unpack("<I", self.read_virtual(table + 4, 4))
+            return min(int(count), _MAX_SYMBOLS)
         table = self.dynamic.get(_DT_GNU_HASH)
         if not table:
             return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rubyunwind.errors import AttachError
 
-__all__ = ["ProcessIdentity", "ProcessStatus", "check_attachable", "read_status", "threads", "witness"]
+__all__ = ["ProcessIdentity", "ProcessStatus", "check_attachable", "descendants", "read_status", "threads", "witness"]
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
@@ -106,6 +106,26 @@ def threads(pid: int) -> list[int]:
         return sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return []
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that `pid` has forked and those that they have, parents first.
+
+    From /proc/PID/task/TID/children; one that lost its parent is not found.
+    """
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop(0)
+        for thread in threads(parent):
+            try:
+                children = Path(f"/proc/{parent}/task/{thread}/children").read_text(encoding="ascii").split()
+            except OSError:
+                continue
+            new = [int(child) for child in children]
+            found += new
+            waiting += new
+    return found
 
 
 def witness(pid: int) -> int:

@@ -3,8 +3,7 @@
 
 The kernel ties a traced thread to the thread that seized it: everything here must be called from that one.
 Where a thread is not traced by the caller, is not stopped or is gone, the calls raise ProcessLookupError
-(ESRCH means all three). Stops are never consumed with wait: the kernel then still has the signal at which a
-thread stopped, and delivers it should the tracer be killed.
+(ESRCH means all three).
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from enum import Enum
 
 from rubyunwind._libbpf import ffi
 
-__all__ = ["Life", "detach", "interrupt", "life", "registers", "seize", "stop_signal", "thread_pointer"]
+__all__ = ["Life", "detach", "interrupt", "life", "pending_signal", "registers", "seize", "take_signal", "thread_pointer"]
 
 # include/uapi/linux/ptrace.h
-_DETACH, _GETSIGINFO, _GETREGSET, _SEIZE, _INTERRUPT = 17, 0x4202, 0x4204, 0x4206, 0x4207
+_CONT, _DETACH, _GETSIGINFO, _GETREGSET, _SEIZE, _INTERRUPT = 7, 17, 0x4202, 0x4204, 0x4206, 0x4207
 _EVENT_STOP = 128
 # include/uapi/linux/elf.h
 _NT_PRSTATUS, _NT_ARM_TLS = 1, 0x401
@@ -53,9 +52,9 @@ def interrupt(tid: int) -> None:
     _call(_INTERRUPT, tid)
 
 
-def detach(tid: int, signal: int) -> None:
-    """Let a stopped thread go on, delivering `signal` (0: none) or back into a stop that its process is in."""
-    _call(_DETACH, tid, 0, signal)
+def detach(tid: int) -> None:
+    """Let a stopped thread go on, or back into a stop that its whole process is in."""
+    _call(_DETACH, tid)
 
 
 def _register_set(tid: int, kind: int) -> bytes:
@@ -75,12 +74,26 @@ def thread_pointer(tid: int) -> int:
     return int.from_bytes(_register_set(tid, _NT_ARM_TLS)[:8], "little")
 
 
-def stop_signal(tid: int) -> int:
-    """Return the signal that a stopped thread was about to take, 0 if it stopped for another reason."""
+def pending_signal(tid: int) -> int:
+    """Return the signal that a thread stopped for, before taking it; 0 if it stopped because of `interrupt`.
+
+    A stop of the latter kind is seen no more by wait afterwards. The tracer may be the parent, too, and
+    whatever looks after its children would take the stop for their end, as subprocess.Popen.poll does.
+    """
     info = ffi.new("int[32]")  # siginfo_t, 128 bytes: si_signo, si_errno, si_code, ...
     _call(_GETSIGINFO, tid, 0, int(ffi.cast("uintptr_t", info)))
-    # An interrupt and a process's stop both carry PTRACE_EVENT_STOP above the signal number in si_code.
-    return 0 if info[2] >> 8 == _EVENT_STOP else int(info[0])
+    # An interrupt, and a stop of the whole process, have PTRACE_EVENT_STOP above the signal number in si_code.
+    if info[2] >> 8 != _EVENT_STOP:
+        return int(info[0])
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, tid, os.WSTOPPED | os.WNOHANG | _WALL)
+    return 0
+
+
+def take_signal(tid: int, signal: int) -> None:
+    """Let a thread that stopped for a signal take it and stop again, at the latest where its handler begins."""
+    _call(_INTERRUPT, tid)  # first: the stop for the signal has cancelled the one that was asked for
+    _call(_CONT, tid, 0, signal)
 
 
 def life(tid: int, *, reap: bool) -> Life:

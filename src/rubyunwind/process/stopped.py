@@ -203,6 +203,10 @@ class StoppedProcess:
         """Take the registers of a thread if it has stopped; forget it if it has ended."""
         try:
             data = ptrace.registers(tid)
+            if signal := ptrace.pending_signal(tid):
+                # Were we killed while it waits for us with a signal, that could get lost.
+                ptrace.take_signal(tid, signal)
+                return
             registers = self._layout.decode(data)
             pointer = self._layout.thread_pointer
             thread_pointer = registers[pointer] if pointer else ptrace.thread_pointer(tid)
@@ -244,5 +248,5 @@ class StoppedProcess:
         """Detach from all threads that are stopped. The end of this thread does it for the rest."""
         for tid in (*self._stopped, *self._waiting):
             with contextlib.suppress(OSError):
-                ptrace.detach(tid, ptrace.stop_signal(tid))
+                ptrace.detach(tid)
         self._ended = time.monotonic_ns() if self._began else 0

@@ -36,6 +36,7 @@ NO_RUBY = "no Ruby was found in it; native frames only"
 _FEW = {
     "reported_pids": 1024,
     "pid_events": 1024,
+    "followed_pids": 4096,
     "kernel_stackmap": 2048,
     "stack_delta_page_to_info": 16384,
     "ruby_procs": 256,
@@ -119,11 +120,10 @@ class Profiler:
             stack.callback(self._tracker.close)
             self._assembler = Assembler(self._tracker, maps["kernel_stackmap"])
             program = self._collection.programs["native_tracer_entry"]
-            self._ticks = stack.enter_context(Ticks(program, self._rate, children=self._children))
+            self._ticks = stack.enter_context(Ticks(program, self._rate))
             for pid in self._pids:
                 self.follow(pid)
-            if self._all:
-                self._ticks.follow_all()
+            self._ticks.start()
             self._stack = stack.pop_all()
         return self
 
@@ -152,8 +152,7 @@ class Profiler:
             # Now, while it waits: later the read would keep us from its first mappings.
             self._assembler.kernel_symbols.load()
             self._tracker.expect(expected)
-        self._tracker.add(pid, announced_only=from_exec)
-        self._ticks.follow(pid, from_exec=from_exec)
+        self._tracker.follow(pid, from_exec=from_exec)
 
     @property
     def _open(self) -> bool:
@@ -275,6 +274,7 @@ class Profiler:
         for reason, which in (
             ("process not registered yet", Counter.UNKNOWN_PID),
             ("only an error", Counter.DROPPED_ERROR_ONLY),
+            ("processes too many to follow", Counter.NOT_FOLLOWED),
         ):
             if counters.get(which):
                 failed[reason] = counters[which]

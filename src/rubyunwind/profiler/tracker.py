@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import EVENT_TYPE_GENERIC_PID
+from rubyunwind.abi import EVENT_TYPE_GENERIC_PID, FollowFlag
 from rubyunwind.errors import DecodeError, RubyUnwindError
-from rubyunwind.process.identity import read_status
+from rubyunwind.process.identity import descendants, read_status
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.profiler.files import FileCache, is_code
 from rubyunwind.profiler.native_tables import NativeTables
@@ -48,6 +48,8 @@ class ProcessTracker:
         self._everything = everything
         self.files = FileCache()
         self._tables = NativeTables(collection)
+        if not everything:
+            self._maps["followed_pids"][0] = FollowFlag.PROCESS  # only what is in the map is sampled
         self._processes: dict[int, ProfiledProcess] = {}
         self._ended: dict[int, ProfiledProcess] = {}
         self._due: dict[int, tuple[float, float]] = {}
@@ -67,8 +69,28 @@ class ProcessTracker:
         """Return a process, also one that has ended lately."""
         return self._processes.get(pid) or self._ended.get(pid)
 
+    def follow(self, pid: int, *, from_exec: bool = False) -> ProfiledProcess:
+        """Register `pid` and have it sampled, with `from_exec` once it has executed another program.
+
+        With `children`, so are the processes it has forked and will fork. Raises RubyUnwindError if it has
+        ended or may not be read.
+        """
+        process = self.add(pid, announced_only=from_exec)
+        if self._everything:
+            return process
+        followed = self._maps["followed_pids"]
+        flags = FollowFlag.PROCESS | (FollowFlag.CHILDREN if self._children else 0)
+        followed[pid] = flags | (FollowFlag.FROM_EXEC if from_exec else 0)
+        # What forks while we look is followed by then, or found at the next look.
+        while self._children and (new := [child for child in descendants(pid) if child not in followed]):
+            for child in new:
+                followed[child] = flags
+                with suppress(RubyUnwindError):
+                    self.add(child)
+        return process
+
     def add(self, pid: int, *, announced_only: bool = False) -> ProfiledProcess:
-        """Start to follow `pid`. With `announced_only` it is about to execute its real program.
+        """Register `pid` with the kernel side. With `announced_only` it is about to execute its real program.
 
         Raises RubyUnwindError if it has ended or may not be read.
         """
@@ -150,17 +172,8 @@ class ProcessTracker:
         return True
 
     def _wanted(self, pid: int) -> bool:
-        """Whether a process that is sampled and not known belongs to what is profiled."""
-        if self._everything:
-            return True
-        if not self._children:
-            return False
-        try:
-            parent = read_status(pid).parent
-        except RubyUnwindError:
-            return False
-        # Descendants inherit events and are sampled; one whose parent has ended is an orphan of ours.
-        return parent in self._processes or parent in self._ended or parent == 1
+        """Whether a process that was reported belongs to what is profiled: the kernel side follows forks."""
+        return self._everything or pid in self._maps["followed_pids"]
 
     def _sync(self, pid: int, wait: float) -> None:
         process = self._processes[pid]

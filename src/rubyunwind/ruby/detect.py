@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from rubyunwind.elf.file import ElfFile
-from rubyunwind.errors import DecodeError, RubyUnwindError, UnsupportedRuby
+from rubyunwind.elf.file import EM_AARCH64, ElfFile
+from rubyunwind.errors import RubyUnwindError, UnsupportedRuby
 from rubyunwind.process.mappings import open_mapped
 from rubyunwind.process.memory import MemoryReadError
+from rubyunwind.ruby.filenames import candidates, is_ruby_name, series_in_path, version_in_name
 from rubyunwind.ruby.identifiers import find_identifier_table
 from rubyunwind.ruby.image import VERSION_SYMBOL, ImageSymbol, RubyImage, may_define_ruby, read_image
 from rubyunwind.ruby.layouts import Layout, find_layout, parse_version, version_number
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
 
 __all__ = ["InterpreterRange", "RubyRuntime", "candidates", "describe_runtime", "find_ruby", "is_ruby_name"]
-
-# libruby.so.3.1.2, libruby-3.3.so.3.3.10, libruby2.7.so, libruby-static..., and ruby, ruby3.1, ruby-mri.
-_LIBRARY = re.compile(r"libruby(?:[-._+\w]*)\.so(?:\.\d+)*")
-_PROGRAM = re.compile(r"ruby(?:[-._]?[\w.]+)?")
-# The version in libruby-3.1.so.3.1.2; the one in .../lib/ruby/2.5.0/x86_64-linux/stringio.so has the series.
-_VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+\.\d+)")
-_VERSION_OF_LIBRARIES = re.compile(r"/ruby/(\d+\.\d+\.0)/")
-
-MAX_CANDIDATES = 512
-"""Files of one process that are looked into for `ruby_version`."""
 
 _CHECKS = 8
 _VM_POINTER = "ruby_current_vm_ptr"
@@ -84,30 +74,6 @@ class RubyRuntime:
         return running_context(memory, self.layout, self.proc_info.current_ctx_ptr, vm)
 
 
-def is_ruby_name(path: str) -> bool:
-    """Whether a file's name is one that Ruby interpreters and their libraries have."""
-    name = path.rpartition("/")[2]
-    return bool(_LIBRARY.fullmatch(name) or _PROGRAM.fullmatch(name))
-
-
-def candidates(mappings: Iterable[Mapping]) -> list[Mapping]:
-    """Return one executable mapping per file, in the order in which they are worth a look.
-
-    Files with Ruby's names come first, libraries before programs, then the rest in address order (an
-    interpreter may be part of any program and have any name). At most MAX_CANDIDATES.
-    """
-    files: dict[tuple[int, int, str], Mapping] = {}
-    for mapping in mappings:
-        if mapping.is_file and mapping.executable:
-            files.setdefault(mapping.file_key, mapping)
-
-    def rank(mapping: Mapping) -> int:
-        name = mapping.path.rpartition("/")[2]
-        return 0 if _LIBRARY.fullmatch(name) else 1 if _PROGRAM.fullmatch(name) else 2
-
-    return sorted(files.values(), key=rank)[:MAX_CANDIDATES]
-
-
 def find_ruby(
     pid: int,
     mappings: Sequence[Mapping],
@@ -128,8 +94,9 @@ def find_ruby(
     what is found in the process.
     """
     odd: UnsupportedRuby | None = None
+    opener = open_elf or (lambda mapping: ElfFile.from_fd(open_mapped(pid, mapping), mapping.path))
     for mapping in candidates(mappings):
-        image = _open_image(mapping, open_elf or (lambda mapping: _open_live(pid, mapping)))
+        image = _open_image(mapping, opener)
         if image is None or image.symbol(VERSION_SYMBOL) is None:
             continue
         version = image.version or _version_in_memory(image, memory) or version_in_name(mapping.path)
@@ -153,14 +120,10 @@ def find_ruby(
             search=search,
         )
     if context:
-        return _describe_by_name(mappings, memory, assume_version, context)
+        return _describe_by_name(mappings, memory, opener, assume_version, context)
     if odd is not None:
         raise odd
     return None
-
-
-def _open_live(pid: int, mapping: Mapping) -> ElfFile:
-    return ElfFile.from_fd(open_mapped(pid, mapping), mapping.path)
 
 
 def _open_image(mapping: Mapping, open_elf: Callable[[Mapping], ElfFile]) -> RubyImage | None:
@@ -172,24 +135,32 @@ def _open_image(mapping: Mapping, open_elf: Callable[[Mapping], ElfFile]) -> Rub
         return None
 
 
-def version_in_name(path: str) -> str:
-    """Return the version that the name of a shared libruby ends with, or ""."""
-    match = _VERSION_IN_NAME.search(path.rpartition("/")[2])
-    return match[1] if match is not None else ""
+def _machine(mappings: Iterable[Mapping], open_elf: Callable[[Mapping], ElfFile]) -> int:
+    """Return the ELF machine of the first file that can be read, 0 if there is none."""
+    for mapping in mappings:
+        try:
+            if mapping.is_file:
+                with open_elf(mapping) as elf:
+                    return elf.machine
+        except (RubyUnwindError, OSError):
+            continue
+    return 0
 
 
 def _describe_by_name(
-    mappings: Sequence[Mapping], memory: Memory, assume_version: str | None, context: int
+    mappings: Sequence[Mapping],
+    memory: Memory,
+    open_elf: Callable[[Mapping], ElfFile],
+    assume_version: str | None,
+    context: int,
 ) -> RubyRuntime:
     """Describe a Ruby none of whose files can be read, from its context and what its files are called."""
     named = [mapping for mapping in mappings if mapping.is_file and is_ruby_name(mapping.path)]
     versions = [assume_version or "", *(version_in_name(mapping.path) for mapping in named)]
     version = next(filter(None, versions), "")
-    for mapping in mappings:
-        match = _VERSION_OF_LIBRARIES.search(mapping.path)
-        if match is not None and not version:
-            # Only the series is certain, so the rest is an assumption.
-            version = assume_version = match[1]
+    if not version:
+        # Only the series is certain then, so the rest is an assumption.
+        version = assume_version = next(filter(None, (series_in_path(one.path) for one in mappings)), "")
     if not named or not version:
         raise UnsupportedRuby(
             f"no file of the process can be read as Ruby's, and their names tell "
@@ -199,7 +170,14 @@ def _describe_by_name(
     mapping = named[0]
     # No symbols: all that is known of its data is where it lies.
     data = tuple((one.start, one.end - one.start) for one in named if one.writable)
-    image = RubyImage(path=mapping.path, bias=0, is_program=True, data=data, writable=data)
+    image = RubyImage(
+        path=mapping.path,
+        bias=0,
+        aarch64=_machine(mappings, open_elf) == EM_AARCH64,
+        is_program=True,
+        data=data,
+        writable=data,
+    )
     return describe_runtime(
         image, version, mapping, mappings, memory, assume_version=assume_version, context=context
     )

@@ -61,6 +61,7 @@ static const struct {
     BUCKET(23),
     MAP(ruby_tls),
     MAP(counters),
+    MAP(followed_pids),
     MAP(kernel_stack_scratch),
 };
 enum { MAPS = sizeof maps / sizeof *maps };
