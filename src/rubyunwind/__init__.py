@@ -44,6 +44,7 @@ __all__ = [
     "__version__",
     "load_collection_spec",
     "record",
+    "snapshot",
 ]
 __all__ += abi.__all__
 
@@ -55,6 +56,7 @@ _LAZY = {
     "Sample": "rubyunwind.profiler.sample",
     "load_collection_spec": "rubyunwind.bpf.spec",
     "record": "rubyunwind.profiler.recording",
+    "snapshot": "rubyunwind.profiler.snapshot",
 }
 
 

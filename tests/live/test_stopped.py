@@ -72,15 +72,15 @@ int main(void) {
 """
 # Each thread starts the next one and ends; as many at a time as there are chains.
 CHAINS = """
-void *link(void *counter) {
+void *chain(void *counter) {
   pthread_t next;
   ++*(unsigned long *)counter;
-  while (pthread_create(&next, 0, link, counter)) usleep(100);
+  while (pthread_create(&next, 0, chain, counter)) usleep(100);
   pthread_detach(next);
   return 0;
 }
 int main(void) {
-  for (int i = 0; i < 3; i++) start(link, (void *)counters);
+  for (int i = 0; i < 3; i++) start(chain, (void *)counters);
   ready();
   pthread_exit(0);
 }

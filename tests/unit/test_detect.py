@@ -314,14 +314,15 @@ def test_a_hidden_vm_is_found_by_what_points_to_what(version: str) -> None:
 
 def test_data_without_a_vm_has_none_and_unreadable_pages_do_not_stop_the_search() -> None:
     memory = RubyMemory(find_layout("3.3.8").layout)
-    context = stack(memory, memory.iseq("run", lines=memory.one_line(1)))
+    pointer = memory.words(0)
+    context = stack(memory, memory.iseq("run", lines=memory.one_line(1)), words=1024)
     memory.place(bytes(128))
     machine = vm(memory, context)
-    assert find_vm_pointer(memory, memory.layout, BASE, len(memory.block)) == 0
-    memory.block.extend(bytes(-len(memory.block) % 4096))
-    pointer = memory.words(machine)
-    assert find_vm_pointer(memory, memory.layout, BASE - 8192, 8192 + len(memory.block)) == pointer
-    assert find_vm_pointer(memory, find_layout("2.7.2").layout, BASE, len(memory.block)) == 0
+    other = memory.words(1, context, memory.u64(context), machine + 8)
+    assert find_vm_pointer(memory, memory.layout, other, 32) == 0
+    memory.poke(pointer, machine)
+    assert find_vm_pointer(memory, memory.layout, BASE - 8192, 16384) == pointer
+    assert find_vm_pointer(memory, find_layout("2.7.2").layout, BASE - 8192, 16384) == 0
 
 
 def test_a_context_may_be_told_or_the_variable_that_points_to_it() -> None:

@@ -10,34 +10,33 @@ from typing import Any, cast
 import pytest
 from elf_images import ALLOC, EXEC, TEXT, Part, elf_image
 
+from rubyunwind.elf.file import ElfFile
 from rubyunwind.errors import AttachError
 from rubyunwind.process.mappings import Mapping
-from rubyunwind.profiler import files as files_module
 from rubyunwind.profiler.files import FileCache, is_code
 
 IMAGE = elf_image(Part(".text", bytes(64), TEXT, flags=ALLOC | EXEC))
-NO_MEMORY = cast("Any", None)
 
 
-class Opener:
-    """Stands for open_mapped: opens a path, or says that the process has gone."""
+class Image:
+    """Stands for a process: opens what it has mapped, or says that it has gone. `opened` counts."""
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.gone = False
+    def __init__(self, pid: int = 1, *, gone: bool = False) -> None:
+        self.pid, self.gone = pid, gone
+        self.opened = 0
+        self.memory = cast("Any", None)
 
-    def __call__(self, pid: int, mapping: Mapping) -> int:
-        self.calls += 1
+    def mappings(self) -> list[Mapping]:
+        raise AssertionError("the cache is told which mapping it is")
+
+    def open(self, mapping: Mapping) -> ElfFile:
+        self.opened += 1
         if self.gone:
-            raise AttachError(f"process {pid}: no such process")
-        return os.open(mapping.path, os.O_RDONLY)
+            raise AttachError(f"process {self.pid}: no such process")
+        return ElfFile.open(mapping.path)
 
-
-@pytest.fixture
-def opener(monkeypatch: pytest.MonkeyPatch) -> Opener:
-    opener = Opener()
-    monkeypatch.setattr(files_module, "open_mapped", opener)
-    return opener
+    def close(self) -> None:
+        raise AssertionError("the image belongs to the caller")
 
 
 def mapping(file: Path, /, **changes: Any) -> Mapping:
@@ -53,50 +52,50 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_opened_once_for_all_processes(opener: Opener, library: Path) -> None:
+def test_a_file_is_opened_once_for_all_processes(library: Path) -> None:
     cache = FileCache()
-    first = cache.open(1, mapping(library), NO_MEMORY)
+    one, two = Image(1), Image(2)
+    first = cache.open(one, mapping(library))
     assert first is not None
-    assert cache.open(2, mapping(library, start=0x9000, end=0xA000), NO_MEMORY) is first
+    assert cache.open(two, mapping(library, start=0x9000, end=0xA000)) is first
     assert cache.by_id(first.file_id) is first
-    assert opener.calls == 1
+    assert (one.opened, two.opened) == (1, 0)
     cache.close()
 
 
-def test_a_copy_under_another_name_is_the_same_file(opener: Opener, library: Path, tmp_path: Path) -> None:
+def test_a_copy_under_another_name_is_the_same_file(library: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.so"
     copy.write_bytes(IMAGE)
-    cache = FileCache()
+    cache, image = FileCache(), Image()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    first = cache.open(1, mapping(library), NO_MEMORY)
-    assert cache.open(1, mapping(copy), NO_MEMORY) is first
+    first = cache.open(image, mapping(library))
+    assert cache.open(image, mapping(copy)) is first
+    assert image.opened == 2
     assert len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
     cache.close()
     cache.close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
-def test_what_is_no_elf_file_is_not_opened_again(opener: Opener, tmp_path: Path) -> None:
+def test_what_is_no_elf_file_is_not_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("no program at all")
-    cache = FileCache()
-    assert cache.open(1, mapping(path), NO_MEMORY) is None
-    assert cache.open(1, mapping(path), NO_MEMORY) is None
-    assert opener.calls == 1
+    cache, image = FileCache(), Image()
+    assert cache.open(image, mapping(path)) is None
+    assert cache.open(image, mapping(path)) is None
+    assert image.opened == 1
 
 
-def test_a_process_that_ended_first_does_not_hide_the_file_from_others(opener: Opener, library: Path) -> None:
+def test_a_process_that_ended_first_does_not_hide_the_file_from_others(library: Path) -> None:
     cache = FileCache()
-    opener.gone = True
-    assert cache.open(1, mapping(library), NO_MEMORY) is None
-    opener.gone = False
-    assert cache.open(2, mapping(library), NO_MEMORY) is not None
+    assert cache.open(Image(1, gone=True), mapping(library)) is None
+    assert cache.open(Image(2), mapping(library)) is not None
     cache.close()
 
 
-def test_a_function_without_a_symbol_is_named_by_its_file(opener: Opener, library: Path) -> None:
+def test_a_function_without_a_symbol_is_named_by_its_file(library: Path) -> None:
     cache = FileCache()
-    file = cache.open(1, mapping(library), NO_MEMORY)
+    file = cache.open(Image(), mapping(library))
     assert file is not None
     frame = file.frame(0x10020)
     assert (frame.kind, frame.name) == ("native", "libx.so+0x10020")
@@ -105,9 +104,9 @@ def test_a_function_without_a_symbol_is_named_by_its_file(opener: Opener, librar
     cache.close()
 
 
-def test_a_file_that_was_closed_or_shrank_still_names_its_frames(opener: Opener, library: Path) -> None:
+def test_a_file_that_was_closed_or_shrank_still_names_its_frames(library: Path) -> None:
     cache = FileCache()
-    file = cache.open(1, mapping(library), NO_MEMORY)
+    file = cache.open(Image(), mapping(library))
     assert file is not None
     cache.close()
     assert file.frame(0x10020).name == "libx.so+0x10020"

@@ -52,7 +52,8 @@ MAPS = {
     **{f"exe_id_to_{bits}_stack_deltas": (MapType.HASH_OF_MAPS, 8, 4, 4096) for bits in range(8, 24)},
     # Beside the ABI.
     "ruby_tls": (MapType.HASH, 4, 24, 1024),
-    "counters": (MapType.PERCPU_ARRAY, 4, 8, 12),
+    "counters": (MapType.PERCPU_ARRAY, 4, 8, 13),
+    "followed_pids": (MapType.HASH, 4, 4, 65536),
     "kernel_stack_scratch": (MapType.PERCPU_ARRAY, 4, 127 * 8, 1),
 }
 # Declared since the ABI has them, or for BTF; no program of ours uses them.

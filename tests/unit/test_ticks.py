@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which threads get an event of their own, with fakes for perf events and /proc."""
+"""Which CPUs tick, with fakes for perf events and the list of CPUs that are online."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from rubyunwind.errors import AttachError, BpfError
+from rubyunwind.errors import BpfError
 from rubyunwind.profiler import ticks as ticks_module
-from rubyunwind.profiler.ticks import Ticks
+from rubyunwind.profiler.ticks import Ticks, online_cpus
 
 
 class Event:
@@ -30,124 +31,113 @@ class Event:
 
 
 class World:
-    """Threads by process, and which of them the kernel refuses with which errno."""
+    """The CPUs that are online, and which of them the kernel refuses with which errno."""
 
     def __init__(self) -> None:
-        self.threads: dict[int, list[int]] = {}
+        self.online = [0, 1, 2]
         self.refused: dict[int, int] = {}
-        self.old_kernel = self.refuse_programs = False
+        self.refuse_programs = False
         self.events: list[Event] = []
-        self.on_open: Any = None
 
-    def list_threads(self, pid: int) -> list[int]:
-        return self.threads.get(pid, [])
+    def online_cpus(self) -> list[int]:
+        return self.online
 
     def open(self, **options: Any) -> Event:
-        if self.on_open is not None:
-            self.on_open(options["pid"])
-        code = self.refused.get(options["pid"], 0)
-        if options.get("inherit_thread") and self.old_kernel:
-            code = errno.EINVAL
-        if code:
+        if code := self.refused.get(options["cpu"], 0):
             raise BpfError(code, "open perf event")
         event = Event(self, options)
         self.events.append(event)
         return event
 
     @property
-    def sampled(self) -> list[int]:
-        return [event.options["pid"] for event in self.events]
+    def ticking(self) -> list[int]:
+        return [event.options["cpu"] for event in self.events if not event.closed]
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
-    monkeypatch.setattr(ticks_module, "threads", world.list_threads)
+    monkeypatch.setattr(ticks_module, "online_cpus", world.online_cpus)
     monkeypatch.setattr(ticks_module, "perf_event_open", world.open)
     yield world
     assert all(event.attached or world.refuse_programs for event in world.events)
 
 
-def make(**options: Any) -> Ticks:
-    return Ticks(cast("Any", "program"), 99, **options)
+def make() -> Ticks:
+    return Ticks(cast("Any", "program"), 99)
 
 
-def test_each_thread_that_runs_gets_an_event(world: World) -> None:
-    world.threads[5] = [5, 6, 7]
-    make().follow(5)
-    assert world.sampled == [5, 6, 7]
-    assert {event.attached for event in world.events} == {"program"}
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0\n", [0]),
+        ("0-3\n", [0, 1, 2, 3]),
+        ("0-3,5\n", [0, 1, 2, 3, 5]),
+        ("1,3,8-10\n", [1, 3, 8, 9, 10]),
+        ("0-1,10-11,127\n", [0, 1, 10, 11, 127]),
+    ],
+)
+def test_the_kernels_list_of_cpus_is_read(tmp_path: Path, text: str, cpus: list[int]) -> None:
+    path = tmp_path / "online"
+    path.write_text(text)
+    assert online_cpus(path) == cpus
 
 
-def test_following_twice_opens_nothing_anew(world: World) -> None:
-    world.threads[5] = [5, 6]
+def test_each_online_cpu_ticks_for_all_processes_at_the_rate(world: World) -> None:
+    world.online = [0, 1, 2, 3, 5]
+    make().start()
+    assert world.ticking == [0, 1, 2, 3, 5]
+    for event in world.events:
+        assert event.options["pid"] == -1  # whoever runs there; the program looks who is followed
+        assert event.options["frequency"] == 99
+        assert event.attached == "program"
+
+
+def test_starting_twice_opens_nothing_anew(world: World) -> None:
     ticks = make()
-    ticks.follow(5)
-    ticks.follow(5)
-    assert world.sampled == [5, 6]
+    ticks.start()
+    ticks.start()
+    assert world.ticking == [0, 1, 2]
+    assert len(world.events) == 3
 
 
-def test_a_thread_that_starts_while_we_look_is_not_missed(world: World) -> None:
-    world.threads[5] = [5]
-    world.on_open = lambda pid: world.threads.update({5: [5, 6]})
-    make().follow(5)
-    assert world.sampled == [5, 6]
-
-
-def test_a_thread_that_ends_while_we_look_is_no_error(world: World) -> None:
-    world.threads[5] = [5, 6]
-    world.refused[6] = errno.ESRCH
-    make().follow(5)
-    assert world.sampled == [5]
-
-
-def test_a_process_that_ended_is_an_error_whatever_was_followed_before(world: World) -> None:
-    world.threads[5] = [5]
+def test_a_second_start_takes_in_cpus_that_came_online_meanwhile(world: World) -> None:
     ticks = make()
-    ticks.follow(5)
-    with pytest.raises(AttachError, match="process 9 ended before it could be sampled"):
-        ticks.follow(9)
-    world.threads[9] = [9]
-    world.refused[9] = errno.ESRCH
-    with pytest.raises(AttachError, match="process 9 ended"):
-        ticks.follow(9)
+    ticks.start()
+    world.online = [0, 1, 2, 3]
+    ticks.start()
+    assert world.ticking == [0, 1, 2, 3]
+    assert len(world.events) == 4
 
 
-def test_a_refusal_is_passed_on(world: World) -> None:
-    world.threads[5] = [5]
-    world.refused[5] = errno.EACCES
-    with pytest.raises(BpfError):
-        make().follow(5)
+def test_a_cpu_that_goes_offline_while_we_look_is_left_out(world: World) -> None:
+    world.refused[1] = errno.ENODEV
+    make().start()
+    assert world.ticking == [0, 2]
 
 
-@pytest.mark.parametrize("old_kernel", [False, True])
-@pytest.mark.parametrize("children", [False, True])
-def test_a_command_is_sampled_from_its_exec_on_on_every_kernel(
-    world: World, old_kernel: bool, children: bool
-) -> None:
-    world.threads[5] = [5]
-    world.old_kernel = old_kernel
-    make(children=children).follow(5, from_exec=True)
-    (event,) = world.events
-    assert event.options["disabled"]
-    assert event.options["enable_on_exec"]
-    # Before 5.13 threads are inherited together with children only.
-    assert event.options.get("inherit", False) == (children or old_kernel)
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.EINVAL])
+def test_another_refusal_is_passed_on_and_what_was_opened_is_closed(world: World, code: int) -> None:
+    world.refused[2] = code
+    with pytest.raises(BpfError) as caught, make() as ticks:
+        ticks.start()
+    assert caught.value.errno == code
+    assert len(world.events) == 2
+    assert world.ticking == []
 
 
 def test_an_event_that_takes_no_program_is_closed_with_the_others(world: World) -> None:
-    world.threads[5] = [5]
     world.refuse_programs = True
     with pytest.raises(BpfError), make() as ticks:
-        ticks.follow(5)
-    assert all(event.closed for event in world.events)
+        ticks.start()
     assert len(world.events) == 1
+    assert world.ticking == []
 
 
-def test_closing_twice_is_harmless(world: World) -> None:
-    world.threads[5] = [5]
+def test_closing_stops_every_cpu_and_twice_is_harmless(world: World) -> None:
     ticks = make()
-    ticks.follow(5)
+    ticks.start()
     ticks.close()
     ticks.close()
-    assert all(event.closed for event in world.events)
+    assert world.ticking == []
+    assert len(world.events) == 3

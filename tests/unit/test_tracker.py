@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from rubyunwind.abi import FollowFlag
 from rubyunwind.errors import AttachError
 from rubyunwind.process.identity import ProcessStatus
 from rubyunwind.profiler import tracker as tracker_module
 from rubyunwind.profiler.tracker import ProcessTracker
 
 GENERIC = (1).to_bytes(4, "little")
+PROCESS, CHILDREN, FROM_EXEC = FollowFlag.PROCESS, FollowFlag.CHILDREN, FollowFlag.FROM_EXEC
 
 
 class World:
@@ -26,11 +28,21 @@ class World:
         self.changing: set[int] = set()
         self.unreadable: set[int] = set()
         self.made: list[Process] = []
+        self.on_look: Any = None
 
     def read_status(self, pid: int) -> ProcessStatus:
         if pid not in self.parents:
             raise AttachError(f"process {pid}: no such process")
         return ProcessStatus(pid, "x", "R", self.parents[pid], 1, False)
+
+    def descendants(self, pid: int) -> list[int]:
+        """Like the real one: what comes after this look is in the next one."""
+        found = [pid]
+        for parent in found:
+            found += [child for child, its_parent in self.parents.items() if its_parent == parent]
+        if self.on_look is not None:
+            self.on_look()
+        return found[1:]
 
     def monotonic(self) -> float:
         return self.now
@@ -46,6 +58,7 @@ class Process:
 
     def __init__(self, pid: int, *_: object) -> None:
         self.world.read_status(pid)
+        self.parent: Process | None = None
         self.pid = pid
         self.identity = self
         self.ruby = None
@@ -54,6 +67,10 @@ class Process:
 
     def is_alive(self) -> bool:
         return self.pid in self.world.parents
+
+    def inherit(self, parent: Process) -> None:
+        assert ("announce", self.pid) not in self.world.log  # that would let exec be missed
+        self.parent = parent
 
     def announce(self) -> None:
         self.world.log.append(("announce", self.pid))
@@ -73,8 +90,26 @@ class Process:
 
 class Collection:
     def __init__(self) -> None:
-        names = ("inhibit_events", "pid_events", "reported_pids")
-        self.maps: dict[str, dict[bytes, Any]] = {name: {} for name in names}
+        names = ("inhibit_events", "pid_events", "reported_pids", "followed_pids")
+        self.maps: dict[str, dict[Any, Any]] = {name: {} for name in names}
+
+    @property
+    def followed(self) -> dict[int, int]:
+        """The flags of the processes that are sampled, without the mark that only those are."""
+        return {pid: flags for pid, flags in self.maps["followed_pids"].items() if pid}
+
+    def fork(self, parent: int, child: int) -> None:
+        """What process_fork does."""
+        flags = self.maps["followed_pids"].get(parent, 0)
+        if flags & FollowFlag.CHILDREN:
+            self.maps["followed_pids"][child] = flags
+        if flags & FollowFlag.CHILDREN or not flags:
+            self.report(child)
+
+    def end(self, pid: int) -> None:
+        """What process_exit does."""
+        self.maps["followed_pids"].pop(pid, None)
+        self.report(pid)
 
     def report(self, *pids: int) -> None:
         """What report_pid and its trigger leave in the maps."""
@@ -94,6 +129,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     Process.world = world
     monkeypatch.setattr(tracker_module, "ProfiledProcess", Process)
     monkeypatch.setattr(tracker_module, "read_status", world.read_status)
+    monkeypatch.setattr(tracker_module, "descendants", world.descendants)
     monkeypatch.setattr(tracker_module, "time", world)
     return world
 
@@ -172,7 +208,7 @@ def test_a_report_of_a_known_process_is_handled_at_once_and_lets_the_next_one_th
     collection.report(5)
     tracker.run()
     assert world.count("sync", 5) == 2
-    assert collection.maps == {"inhibit_events": {}, "pid_events": {}, "reported_pids": {}}
+    assert not any(collection.maps[name] for name in ("inhibit_events", "pid_events", "reported_pids"))
 
 
 def test_an_announced_process_is_looked_at_when_its_exec_is_reported(world: World) -> None:
@@ -186,62 +222,165 @@ def test_an_announced_process_is_looked_at_when_its_exec_is_reported(world: Worl
     assert world.count("sync", 5) == 1
 
 
-def test_a_child_of_a_followed_process_is_followed(world: World) -> None:
+@pytest.mark.parametrize("from_exec", [False, True])
+@pytest.mark.parametrize("children", [False, True])
+def test_a_followed_process_is_sampled_as_was_asked_and_nothing_else_is(
+    world: World, children: bool, from_exec: bool
+) -> None:
+    world.parents[5] = 1
+    tracker, collection = make(children=children)
+    assert collection.maps["followed_pids"][0]  # the kernel side takes all processes without
+    assert collection.followed == {}
+    process = tracker.follow(5, from_exec=from_exec)
+    assert tracker.processes == {5: process}
+    wanted = PROCESS | (CHILDREN if children else 0) | (FROM_EXEC if from_exec else 0)
+    assert collection.followed == {5: wanted}
+    # Before its exec there is nothing in it to look at.
+    assert world.log == ([("announce", 5)] if from_exec else [("announce", 5), ("sync", 5)])
+
+
+def test_with_everything_there_is_no_filter(world: World) -> None:
     world.parents.update({5: 1, 6: 5})
+    tracker, collection = make(everything=True)
+    tracker.follow(5)
+    assert set(tracker.processes) == {5}
+    assert collection.maps["followed_pids"] == {}
+
+
+def test_a_process_that_cannot_be_read_is_not_sampled(world: World) -> None:
+    world.parents[5] = 1
+    world.unreadable.add(5)
     tracker, collection = make()
-    tracker.add(5)
-    collection.report(6)
+    for pid in (5, 9):  # 9 does not run
+        with pytest.raises(AttachError):
+            tracker.follow(pid)
+    assert collection.followed == {}
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_children_that_were_there_before_are_followed_if_children_are(world: World, children: bool) -> None:
+    world.parents.update({5: 1, 6: 5, 7: 6, 8: 5, 9: 1})
+    tracker, collection = make(children=children)
+    tracker.follow(5)
+    expected = {5, 6, 7, 8} if children else {5}
+    assert set(tracker.processes) == set(collection.followed) == expected
+    assert set(collection.followed.values()) == {PROCESS | CHILDREN if children else PROCESS}
+
+
+def test_a_child_that_is_forked_while_we_look_is_not_missed(world: World) -> None:
+    world.parents.update({5: 1, 6: 5})
+    world.on_look = lambda: world.parents.update({7: 6})
+    tracker, collection = make()
+    tracker.follow(5)
+    assert set(tracker.processes) == set(collection.followed) == {5, 6, 7}
+
+
+def test_a_child_that_may_not_be_read_does_not_keep_the_others_from_being_followed(world: World) -> None:
+    world.parents.update({5: 1, 6: 5, 7: 5})
+    world.unreadable.add(6)
+    tracker, collection = make()
+    tracker.follow(5)
+    assert set(tracker.processes) == {5, 7}
+    assert 7 in collection.followed
+
+
+def test_following_a_second_process_leaves_the_first_one_as_it_is(world: World) -> None:
+    world.parents.update({5: 1, 6: 1})
+    tracker, collection = make()
+    tracker.follow(5)
+    tracker.follow(6, from_exec=True)
+    assert collection.followed == {5: PROCESS | CHILDREN, 6: PROCESS | CHILDREN | FROM_EXEC}
+
+
+def test_a_child_that_the_kernel_side_follows_is_adopted_with_what_is_known_of_its_parent(
+    world: World,
+) -> None:
+    world.parents.update({5: 1})
+    tracker, collection = make()
+    parent = tracker.follow(5)
+    world.parents[6] = 5
+    collection.fork(5, 6)
     tracker.run()
     assert set(tracker.processes) == {5, 6}
+    assert cast("Any", tracker.processes[6]).parent is parent
+    assert collection.maps["reported_pids"] == {}
 
 
-def test_a_grandchild_that_is_reported_before_its_parent_is_followed(world: World) -> None:
-    world.parents.update({5: 1, 6: 5, 7: 6, 8: 7})
+def test_a_grandchild_that_is_reported_before_its_parent_is_adopted(world: World) -> None:
+    world.parents[5] = 1
     tracker, collection = make()
-    tracker.add(5)
-    collection.report(8, 7, 6)
+    tracker.follow(5)
+    world.parents.update({6: 5, 7: 6, 8: 7})
+    for parent, child in ((5, 6), (6, 7), (7, 8)):
+        collection.fork(parent, child)
+    reports = collection.maps["pid_events"]
+    collection.maps["pid_events"] = dict(reversed(reports.items()))
     tracker.run()
     assert set(tracker.processes) == {5, 6, 7, 8}
     assert not collection.maps["reported_pids"]
 
 
-def test_an_orphan_is_one_of_ours(world: World) -> None:
-    world.parents.update({5: 1, 6: 1})
+def test_an_orphan_that_the_kernel_side_follows_is_one_of_ours(world: World) -> None:
+    world.parents[5] = 1
     tracker, collection = make()
-    tracker.add(5)
+    tracker.follow(5)
+    world.parents[6] = 1  # its parent, a child of 5, has come and gone
+    collection.maps["followed_pids"][6] = PROCESS | CHILDREN
     collection.report(6)
     tracker.run()
     assert 6 in tracker.processes
 
 
-def test_a_child_of_a_process_that_has_just_ended_is_followed(world: World) -> None:
-    world.parents.update({5: 1, 6: 5})
+def test_a_child_of_a_process_that_has_just_ended_is_adopted(world: World) -> None:
+    world.parents[5] = 1
     tracker, collection = make()
-    tracker.add(5)
+    tracker.follow(5)
+    world.parents[6] = 5
+    collection.fork(5, 6)
     del world.parents[5]
-    collection.report(5, 6)
+    collection.end(5)
     tracker.run()
     assert set(tracker.processes) == {6}
 
 
-def test_a_foreign_process_is_not_followed_and_not_reported_over_and_over(world: World) -> None:
-    world.parents.update({5: 1, 9: 8, 8: 1})
+@pytest.mark.parametrize("parent", [1, 5, 8], ids=["of-init", "of-ours", "of-a-stranger"])
+def test_a_process_that_the_kernel_side_does_not_follow_is_not_adopted_nor_reported_over_and_over(
+    world: World, parent: int
+) -> None:
+    world.parents.update({5: 1, 8: 1})
     tracker, collection = make()
-    tracker.add(5)
+    tracker.follow(5)
+    world.parents[9] = parent
     collection.report(9)
     tracker.run()
     assert set(tracker.processes) == {5}
+    assert set(collection.followed) == {5}
     assert not collection.maps["pid_events"]
     assert set(collection.maps["reported_pids"]) == {(9).to_bytes(4, "little")}
 
 
-def test_without_children_none_is_followed(world: World) -> None:
-    world.parents.update({5: 1, 6: 5})
+def test_a_child_that_ended_before_it_was_looked_at_is_no_error(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.follow(5)
+    collection.fork(5, 6)
+    tracker.run()
+    collection.fork(5, 7)
+    collection.end(7)
+    tracker.run()
+    assert set(tracker.processes) == {5}
+
+
+def test_without_children_none_is_adopted(world: World) -> None:
+    world.parents[5] = 1
     tracker, collection = make(children=False)
-    tracker.add(5)
+    tracker.follow(5)
+    world.parents[6] = 5
+    collection.fork(5, 6)
     collection.report(6)
     tracker.run()
     assert set(tracker.processes) == {5}
+    assert set(collection.followed) == {5}
 
 
 def test_with_everything_each_process_that_is_sampled_is_followed(world: World) -> None:

@@ -14,7 +14,10 @@ from rubyunwind.errors import BpfError, RubyUnwindError
 
 __all__ = ["main"]
 
-_VERBS = {"record": "rubyunwind.cli.record"}
+_VERBS = {
+    "record": "rubyunwind.cli.record",
+    "snapshot": "rubyunwind.cli.snapshot",
+}
 
 
 class Verbs(click.Group):

@@ -33,7 +33,8 @@ _KEPT_STACKS = 4096
 _encode = json.JSONEncoder(separators=(", ", ": ")).encode
 
 
-def _frame_object(frame: Frame) -> dict[str, str | int | None]:
+def frame_fields(frame: Frame) -> dict[str, str | int | None]:
+    """Return a frame as an object of the format: the fields that its kind has."""
     kind = frame.kind
     if kind in ("ruby", "cfunc"):
         return {
@@ -67,7 +68,7 @@ class SampleEncoder:
             return kept[1]
         if len(self._texts) >= _KEPT_STACKS:
             self._texts.clear()
-        text = _encode([_frame_object(frame) for frame in frames])
+        text = _encode([frame_fields(frame) for frame in frames])
         self._texts[id(frames)] = (frames, text)
         return text
 

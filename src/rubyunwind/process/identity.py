@@ -9,7 +9,15 @@ from pathlib import Path
 
 from rubyunwind.errors import AttachError
 
-__all__ = ["ProcessIdentity", "ProcessStatus", "check_attachable", "descendants", "read_status", "threads", "witness"]
+__all__ = [
+    "ProcessIdentity",
+    "ProcessStatus",
+    "check_attachable",
+    "descendants",
+    "read_status",
+    "threads",
+    "witness",
+]
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 

@@ -57,6 +57,11 @@ class LiveMemory:
                 f"process {pid}: its memory cannot be opened: {error.strerror}; {advice}"
             ) from None
 
+    @property
+    def fd(self) -> int:
+        """The descriptor of the memory, borrowed; -1 once closed."""
+        return self._fd
+
     def read(self, address: int, length: int) -> bytes:
         """See Memory.read."""
         try:

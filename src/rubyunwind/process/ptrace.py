@@ -14,7 +14,17 @@ from enum import Enum
 
 from rubyunwind._libbpf import ffi
 
-__all__ = ["Life", "detach", "interrupt", "life", "pending_signal", "registers", "seize", "take_signal", "thread_pointer"]
+__all__ = [
+    "Life",
+    "detach",
+    "interrupt",
+    "life",
+    "pending_signal",
+    "registers",
+    "seize",
+    "take_signal",
+    "thread_pointer",
+]
 
 # include/uapi/linux/ptrace.h
 _CONT, _DETACH, _GETSIGINFO, _GETREGSET, _SEIZE, _INTERRUPT = 7, 17, 0x4202, 0x4204, 0x4206, 0x4207

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rubyunwind.abi import Frame as TraceFrame
     from rubyunwind.abi import Trace
     from rubyunwind.bpf.maps import Map
+    from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
-    from rubyunwind.profiler.tracker import ProcessTracker
 
-__all__ = ["Assembler"]
+__all__ = ["Assembler", "Processes"]
 
 # Ruby reuses the memory behind the addresses in a stack: its names are asked for again after this long.
 _BELIEVED = 1.0
@@ -32,10 +32,21 @@ _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
 _Stack = tuple[tuple[Frame, ...], str | None, float]
 
 
+class Processes(Protocol):
+    """The processes that traces are of, such as a ProcessTracker has."""
+
+    @property
+    def files(self) -> FileCache:
+        """The files that they map."""
+
+    def get(self, pid: int) -> ProfiledProcess | None:
+        """Return a process by its pid."""
+
+
 class Assembler:
     """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to."""
 
-    def __init__(self, tracker: ProcessTracker, kernel_stacks: Map) -> None:
+    def __init__(self, tracker: Processes, kernel_stacks: Map) -> None:
         self._tracker = tracker
         self._kernel_stacks = kernel_stacks
         self.kernel_symbols = KernelSymbols()

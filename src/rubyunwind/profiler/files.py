@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rubyunwind.elf.deltas import StackDeltas
-    from rubyunwind.process.mappings import Mapping
     from rubyunwind.process.image import ProcessImage
+    from rubyunwind.process.mappings import Mapping
 
 __all__ = ["FileCache", "MappedFile", "is_code"]
 

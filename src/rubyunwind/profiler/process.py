@@ -59,7 +59,7 @@ class ProfiledProcess:
 
     `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be unwound.
     `image` is the process as it is read; by default the one that runs under `pid`, which may execute another
-    program meanwhile. Owns it.
+    program meanwhile. Owns it. `context` and `search` are as in find_ruby.
     """
 
     def __init__(
@@ -69,8 +69,13 @@ class ProfiledProcess:
         files: FileCache,
         tables: NativeTables,
         image: ProcessImage | None = None,
+        *,
+        context: int = 0,
+        search: bool = False,
     ) -> None:
         self.pid = pid
+        self._context = context
+        self._search = search
         self.identity = ProcessIdentity.of(pid) if image is None else None
         self.ruby: RubyRuntime | None = None
         self.symbolizer: RubySymbolizer | None = None
@@ -203,7 +208,14 @@ class ProfiledProcess:
 
     def _find_ruby(self, mappings: list[Mapping]) -> bool:
         try:
-            ruby = find_ruby(self.pid, mappings, self._image.memory, open_elf=self._image.open)
+            ruby = find_ruby(
+                self.pid,
+                mappings,
+                self._image.memory,
+                open_elf=self._image.open,
+                context=self._context,
+                search=self._search,
+            )
         except UnsupportedRuby as error:
             self.refusal = error
             self._forget_ruby()
@@ -215,12 +227,12 @@ class ProfiledProcess:
         if ruby is None or ruby == self.ruby:
             return False
         file = self._file_of(ruby.mapping)
-        if file is None:
-            return False
         if self._executed():  # or it ended: what was read on the way is not to be believed
             return False
         self._register_ruby(ruby)
-        for entry in ruby.interpreter_ranges[:1]:
+        # A core may hold the interpreter's memory and nothing of its file: no native frame leads to Ruby then.
+        for entry in ruby.interpreter_ranges[:1] if file is not None else ():
+            assert file is not None
             self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(
                 OffsetRange(
                     lower_offset=entry.lower, upper_offset=entry.upper, program_index=PROG_UNWIND_RUBY

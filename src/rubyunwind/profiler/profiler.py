@@ -45,11 +45,11 @@ _FEW = {
 }
 
 _TRACE_PAGES = 64
-# Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked for):
-# a wake-up for each would cost the sampled program several microseconds.
+# Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked
+# for): a wake-up for each would cost the sampled program several microseconds.
 _NO_WAKE_UPS = 1 << 20
-# Seconds between looks at the rings. Names of Ruby code are read from the process, so where code does not live
-# that long (an `eval` at each request) we look more often, for some seconds after it was last seen.
+# Seconds between looks at the rings. Names of Ruby code are read from the process, so where code does not
+# live that long (an `eval` at each request) we look more often, for some seconds after it was last seen.
 _PERIOD, _SHORT_PERIOD = 0.025, 0.002
 _HURRY = 5.0
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock: a perf event on every CPU, whose program looks whether the process that runs is followed.
 
-Not an event per thread that new threads and children inherit: the kernel hands such events from task to task at
-a switch, and an event that a short-lived task takes with it takes the time it has counted, too. A program
-that forks many children would lose nearly all of its samples, and nobody would know.
+Not an event per thread that new threads and children inherit: the kernel hands such events from task to
+task at a switch, and an event that a short-lived task takes with it takes the time it has counted, too. A
+program that forks many children would lose nearly all of its samples, and nobody would know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ONLINE = Path("/sys/devices/system/cpu/online")
 
 
 class Ticks:
-    """Runs `program` `rate` times a second on every CPU that is online. Owns the events; a context manager."""
+    """Runs `program` `rate` times a second on every CPU that is online. Owns the events."""
 
     def __init__(self, program: Program, rate: int) -> None:
         self._program = program

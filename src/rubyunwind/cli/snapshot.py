@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rubyunwind snapshot`: what every thread of a process, or of a core file, is doing."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rubyunwind.profiler.snapshot import take_snapshot
+
+if TYPE_CHECKING:
+    from rubyunwind.profiler.sample import Frame
+    from rubyunwind.profiler.snapshot import Snapshot, ThreadStack
+
+__all__ = ["command"]
+
+_NOTES = 3  # sentences on what is missing that are shown unasked
+
+
+@click.command("snapshot", short_help="the stacks of all threads, now or in a core file")
+@click.option("-p", "--pid", type=int, help="Process to look at; it is stopped for some milliseconds.")
+@click.option("--core", help="Core file to look at, plain or compressed (gzip, zstd).")
+@click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
+@click.option("--ec", help="Address of the execution context (hexadecimal), for a Ruby that hides it.")
+@click.option("--native/--no-native", default=True, help="Show native frames. Default: yes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-v", "--verbose", is_flag=True, help="Say all that is missing.")
+def command(
+    pid: int | None,
+    core: str | None,
+    sysroot: str | None,
+    ec: str | None,
+    native: bool,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Print the stack of every thread of a process (-p PID) or of a core file (--core FILE), leaf first.
+
+    The process goes on as it was, also if this command is killed.
+    """
+    if (pid is None) == (core is None):
+        raise click.UsageError("name a process (-p PID) or a core file (--core FILE), one of them")
+    logging.basicConfig(level=logging.WARNING if verbose else logging.ERROR, format="rubyunwind: %(message)s")
+    try:
+        context = int(ec, 16) if ec is not None else 0
+    except ValueError:
+        raise click.UsageError(f"--ec {ec!r} is no hexadecimal address such as 0x7f12a4005010") from None
+    taken = take_snapshot(pid, core=core, sysroot=sysroot, context=context)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(_document(taken, native)))
+        return
+    shown = taken.notes if verbose else taken.notes[:_NOTES]
+    for note in shown:
+        click.echo(f"rubyunwind: {note}", err=True)
+    if len(taken.notes) > len(shown):
+        click.echo(f"rubyunwind: and {len(taken.notes) - len(shown)} more like that; -v shows all", err=True)
+    stood = f", stopped for {taken.stopped_ns / 1e6:.1f} ms" if taken.stopped_ns else ""
+    runtimes = f" ({', '.join(taken.runtimes)})" if taken.runtimes else ""
+    click.echo(f"process {taken.pid} {_printable(taken.comm)}{runtimes}, {len(taken.threads)} threads{stood}")
+    for thread in taken.threads:
+        _print(thread, native)
+
+
+def _print(thread: ThreadStack, native: bool) -> None:
+    where = f" in {thread.wait_channel}" if thread.wait_channel else ""
+    name = f" {_printable(thread.name)}" if thread.name else ""
+    click.echo(f"\nthread {thread.tid}{name}: {thread.state}{where}")
+    for frame in _shown(thread, native):
+        click.echo(f"    {frame.kind:7} {_printable(frame.name)}{_place(frame)}")
+    if not thread.complete:
+        click.echo(f"    [incomplete: {thread.reason}]")
+
+
+def _place(frame: Frame) -> str:
+    if frame.path is not None:
+        return f"  {_printable(frame.path)}:{frame.line}"
+    return (
+        f"  {_printable(frame.module)}+{frame.offset:#x}" if frame.module and frame.offset is not None else ""
+    )
+
+
+def _shown(thread: ThreadStack, native: bool) -> list[Frame]:
+    return [frame for frame in thread.frames if native or frame.kind not in ("native", "kernel")]
+
+
+def _printable(text: str) -> str:
+    """Escape what would disturb a terminal: controls, and bytes that are no UTF-8."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
+
+
+def _document(taken: Snapshot, native: bool) -> dict[str, Any]:
+    from rubyunwind.formats.jsonl import frame_fields
+
+    return {
+        "pid": taken.pid,
+        "comm": taken.comm,
+        "runtimes": list(taken.runtimes),
+        "notes": list(taken.notes),
+        "stopped_ns": taken.stopped_ns,
+        "threads": [
+            {
+                "tid": thread.tid,
+                "name": thread.name,
+                "state": thread.state,
+                "wait_channel": thread.wait_channel,
+                "complete": thread.complete,
+                "reason": thread.reason,
+                "frames": [frame_fields(frame) for frame in _shown(thread, native)],
+            }
+            for thread in taken.threads
+        ],
+    }

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each thread of a process does at one moment, of one that runs or of one that left a core file."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import TraceFlag, decode_trace
+from rubyunwind.bpf.hosted import HostedCollection, HostMemory, HostTask
+from rubyunwind.errors import NotSupported
+from rubyunwind.process.core import CoreFile
+from rubyunwind.process.image import CoreProcess, LiveProcess
+from rubyunwind.process.memory import MemoryReadError
+from rubyunwind.process.registers import AARCH64, X86_64, RegisterLayout, layout_of
+from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.files import FileCache
+from rubyunwind.profiler.native_tables import NativeTables
+from rubyunwind.profiler.process import ProfiledProcess
+from rubyunwind.ruby.tls import thread_context
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rubyunwind.process.image import ProcessImage
+    from rubyunwind.profiler.sample import Frame
+
+__all__ = ["Snapshot", "ThreadStack", "snapshot", "take_snapshot"]
+
+# struct pt_regs of a program begins like ptrace's register set; these many words of it.
+_PT_REGS_WORDS = {"x86_64": 21, "aarch64": 34}
+_EM_AARCH64 = 183  # elf.h
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in uninterruptible sleep",
+    "T": "stopped",
+    "t": "traced",
+    "I": "idle",
+}
+NO_STACK = "no registers"
+NATIVE_ENDED = "native walk did not meet Ruby"
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread and its stack, leaf first.
+
+    `state` is what it was doing when it was stopped ("running", "sleeping", ...; of a core "dead", or the
+    signal that it got), `wait_channel` the kernel function it slept in, "" if unknown. `complete` and
+    `reason` are as in Sample; a thread that could not be stopped has no frames and says so.
+    """
+
+    tid: int
+    name: str
+    state: str
+    frames: tuple[Frame, ...]
+    complete: bool
+    reason: str | None = None
+    wait_channel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All threads of a process. `stopped_ns` is how long it stood still, 0 for a core."""
+
+    pid: int
+    comm: str
+    threads: tuple[ThreadStack, ...]
+    runtimes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    stopped_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A thread; `traces` are what the unwinder said of it: of its registers, and of its context alone."""
+
+    tid: int
+    name: str
+    state: str
+    wait_channel: str
+    traces: tuple[bytes, ...]
+
+
+class _OneProcess:
+    """What the Assembler asks of a tracker, for a single process."""
+
+    def __init__(self, pid: int, process: ProfiledProcess, files: FileCache) -> None:
+        self._pid = pid
+        self._process = process
+        self.files = files
+
+    def get(self, pid: int) -> ProfiledProcess | None:
+        return self._process if pid == self._pid else None
+
+
+def snapshot(
+    pid: int | None = None, *, core: str | os.PathLike[str] | None = None, sysroot: str | None = None
+) -> tuple[ThreadStack, ...]:
+    """Return the stacks of all threads of a process, or of a core file. See take_snapshot."""
+    return take_snapshot(pid, core=core, sysroot=sysroot).threads
+
+
+def take_snapshot(
+    pid: int | None = None,
+    *,
+    core: str | os.PathLike[str] | None = None,
+    sysroot: str | None = None,
+    context: int = 0,
+) -> Snapshot:
+    """Unwind every thread of process `pid`, or of the process that wrote the core file `core`.
+
+    A process is stopped for some milliseconds; needs the right to trace it (root, CAP_SYS_PTRACE, or the
+    same user). Files that a core's process had mapped are looked for below `sysroot`. `context` is the
+    address of the main thread's execution context, or of the variable that points to it, for a Ruby that
+    hides both.
+    Raises AttachError, DecodeError (the core), NotSupported (of another machine).
+    """
+    if (pid is None) == (core is None):
+        raise ValueError("name a process or a core file, one of them")
+    with ExitStack() as stack:
+        if core is not None:
+            dead = stack.enter_context(CoreFile.open(core, sysroot))
+            return _of_core(dead, context)
+        assert pid is not None
+        return _of_process(pid, context)
+
+
+def _of_process(pid: int, context: int) -> Snapshot:
+    from rubyunwind.process.identity import check_attachable
+    from rubyunwind.process.stopped import StoppedProcess
+
+    identity = check_attachable(pid)
+    with ExitStack() as stack:
+        image = LiveProcess(pid)
+        unwinder = stack.enter_context(_Unwinder(pid, image, layout_of(), context))
+        memory = HostMemory.of_process(image.memory.fd)
+        comm = identity.comm
+        with StoppedProcess(pid) as stopped:
+            unwinder.process.sync()  # mapped since, by the threads that are stopped now
+            held = [
+                _Held(
+                    thread.tid,
+                    thread.name,
+                    _STATES.get(thread.state_before, thread.state_before),
+                    thread.wait_channel,
+                    unwinder.unwind(thread.tid, comm, thread.registers, thread.thread_pointer, memory),
+                )
+                for thread in stopped.threads
+            ]
+        held += [
+            _Held(thread.tid, thread.name, _STATES.get(thread.state_before, ""), thread.wait_channel, ())
+            for thread in stopped.unstopped
+        ]
+        return unwinder.result(comm, held, stopped.stopped_ns)
+
+
+def _of_core(core: CoreFile, context: int) -> Snapshot:
+    layout = AARCH64 if core.machine == _EM_AARCH64 else X86_64
+    if layout.machine != os.uname().machine:
+        raise NotSupported(
+            f"{core.name} is a core file of {layout.machine}, this is {os.uname().machine}: unwinders are "
+            "built for one machine. Look at it on a machine of its kind",
+            feature=f"core files of {layout.machine}",
+            needs=layout.machine,
+        )
+    with _Unwinder(core.pid, CoreProcess(core), layout, context) as unwinder:
+        memory = HostMemory(memory=core.memory)
+        held = [
+            _Held(
+                thread.tid,
+                thread.name,
+                f"signal {thread.signal}" if thread.signal else "dead",
+                "",
+                unwinder.unwind(thread.tid, core.comm, thread.registers.named, thread.thread_pointer, memory),
+            )
+            for thread in core.threads
+        ]
+        return unwinder.result(core.comm, held, 0, tuple(core.missing))
+
+
+class _Unwinder:
+    """The unwinders in user space, filled for one process. A context manager that owns the image."""
+
+    def __init__(self, pid: int, image: ProcessImage, layout: RegisterLayout, context: int) -> None:
+        self.pid = pid
+        self._image = image
+        self._registers = layout.names[: _PT_REGS_WORDS[layout.machine]]
+        self._files = FileCache()
+        self._collection = HostedCollection()
+        tables = NativeTables(self._collection)
+        self.process = ProfiledProcess(
+            pid, self._collection, self._files, tables, image, context=context, search=True
+        )
+        self.process.sync()
+
+    def unwind(
+        self, tid: int, comm: str, registers: Mapping[str, int], thread_pointer: int, memory: HostMemory
+    ) -> tuple[bytes, ...]:
+        """Unwind a thread from its registers; where that does not get to Ruby's base, Ruby by itself as well."""
+        words = [registers[name] for name in self._registers]
+        task = HostTask(self.pid, tid, words, thread_pointer, comm, time.monotonic_ns())
+        mixed = self._collection.run(task, memory)
+        if mixed is None:
+            return ()
+        context = 0 if decode_trace(mixed).flags & TraceFlag.RUBY_BASE else self._context(tid, thread_pointer)
+        alone = self._collection.run_context(context, task, memory) if context else None
+        return (mixed,) if alone is None else (mixed, alone)
+
+    def _context(self, tid: int, thread_pointer: int) -> int:
+        """Return the thread's execution context, 0 if it has none that can be told."""
+        ruby = self.process.ruby
+        if ruby is None:
+            return 0
+        try:
+            if ruby.tls is not None:
+                return thread_context(self._image.memory, ruby.tls, thread_pointer)
+            # Without thread-local contexts there is only the running one: the main thread's, if it is alone.
+            return ruby.running_context(self._image.memory) if tid == self.pid else 0
+        except MemoryReadError:
+            return 0
+
+    def result(
+        self, comm: str, held: Sequence[_Held], stopped_ns: int, notes: tuple[str, ...] = ()
+    ) -> Snapshot:
+        """Name the frames. Nothing needs to stand still for that any more."""
+        processes = _OneProcess(self.pid, self.process, self._files)
+        assembler = Assembler(processes, self._collection.maps["kernel_stackmap"])
+        threads = tuple(_name(each, assembler) for each in held)
+        ruby = self.process.ruby
+        if self.process.refusal is not None:
+            notes += (f"{self.process.refusal}; native frames only",)
+        elif ruby is None:
+            notes += ("no Ruby was found in it; native frames only",)
+        else:
+            notes += ruby.notes
+        runtimes = (f"ruby {ruby.version}",) if ruby is not None else ()
+        return Snapshot(self.pid, comm, threads, runtimes, notes, stopped_ns)
+
+    def __enter__(self) -> _Unwinder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.close()
+        self._files.close()
+        self._collection.close()
+
+
+def _name(held: _Held, assembler: Assembler) -> ThreadStack:
+    samples = [assembler.sample(decode_trace(trace), -1) for trace in held.traces]
+    frames: tuple[Frame, ...] = ()
+    reason: str | None = NO_STACK
+    if samples:
+        frames, reason = samples[0].frames, samples[0].reason
+    if len(samples) > 1 and samples[1].frames:
+        # The native walk ended early: what it found, and all that Ruby is doing.
+        frames = tuple(frame for frame in frames if frame.kind not in ("ruby", "cfunc")) + samples[1].frames
+        reason = reason or samples[1].reason or NATIVE_ENDED
+    return ThreadStack(held.tid, held.name, held.state, frames, reason is None, reason, held.wait_channel)
