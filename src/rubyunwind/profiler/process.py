@@ -88,8 +88,10 @@ class ProfiledProcess:
         self._seen: list[Mapping] = []
         self._key = pid.to_bytes(4, "little")
         self._image = image or LiveProcess(pid)
+        self._probe = 0
         try:
-            self._probe = self._first_address()
+            if image is None:
+                self._probe = self._first_address()
         except BaseException:
             self._image.close()
             raise
@@ -153,6 +155,8 @@ class ProfiledProcess:
 
     def _executed(self) -> bool:
         """Whether exec has replaced the program: the memory that was opened before is gone then."""
+        if self.identity is None:  # an image that was given stays what it is
+            return False
         try:
             self._image.memory.read(self._probe, 1)
         except MemoryReadError:

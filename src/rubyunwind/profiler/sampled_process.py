@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process that is sampled from user space: its Ruby, what runs there now, and the CPU time it has used."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from rubyunwind.abi import FrameMarker, decode_trace
+from rubyunwind.bpf.hosted import HostMemory
+from rubyunwind.errors import AttachError, RubyUnwindError, UnsupportedRuby
+from rubyunwind.process.identity import ProcessIdentity
+from rubyunwind.process.image import LiveProcess
+from rubyunwind.process.memory import MemoryReadError
+from rubyunwind.process.threads import ThreadInfo, read_thread, thread_info
+from rubyunwind.profiler.context_reader import ContextReader
+from rubyunwind.profiler.files import is_code
+from rubyunwind.profiler.native_thread import NativeThreads
+from rubyunwind.profiler.reasons import NO_CONTEXT, incompleteness
+from rubyunwind.profiler.sample import Frame
+from rubyunwind.ruby.detect import find_ruby
+from rubyunwind.ruby.symbolize import RubySymbolizer
+
+if TYPE_CHECKING:
+    from rubyunwind.bpf.hosted import HostedCollection
+    from rubyunwind.process.mappings import Mapping
+    from rubyunwind.ruby.detect import RubyRuntime
+
+__all__ = ["NO_RUBY_YET", "TORN", "RunningStack", "SampledProcess", "cpu_time"]
+
+TORN = "torn read"
+NO_RUBY_YET = "no Ruby"
+
+_ATTEMPTS = 3
+# Names are believed as long as the Assembler of the other backend believes them, and as many stacks kept.
+_BELIEVED = 1.0
+_MOST_STACKS = 16384
+# Seconds between looks at what is mapped: soon while Ruby is not found or only starts, then ever more seldom.
+_SOONEST, _LATEST = 0.004, 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class RunningStack(NamedTuple):
+    """The stack of a thread that was running. `reason` is None if it is whole."""
+
+    tid: int
+    comm: str
+    frames: tuple[Frame, ...]
+    reason: str | None
+
+
+def cpu_time(pid: int) -> int:
+    """Return ns of CPU time that all threads of a process have used, up to this moment.
+
+    The clock of any process may be read, by number (posix-timers: CPUCLOCK_SCHED of a pid); a kernel that
+    forbids it has /proc. Raises AttachError when there is no such process.
+    """
+    with suppress(OSError):
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    found = thread_info(pid)
+    if not found:
+        raise AttachError(f"process {pid} has ended")
+    return sum(thread.cpu_ns for thread in found)
+
+
+class SampledProcess:
+    """Finds Ruby in a process and reads its stacks. Owns what it opens.
+
+    `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be read.
+    `parent` is the process that forked it, if that is known: Ruby is where it was there. `due` is when
+    `sync` is to be called next, in seconds of the monotonic clock; 0: at once.
+    """
+
+    def __init__(self, pid: int, collection: HostedCollection, parent: SampledProcess | None = None) -> None:
+        self.pid = pid
+        self.identity = ProcessIdentity.of(pid)
+        self.ruby: RubyRuntime | None = None
+        self.refusal: UnsupportedRuby | None = None
+        self.due = 0.0
+        self.cpu_ns = cpu_time(pid)
+        self._wait = _SOONEST
+        self._collection = collection
+        self._image: LiveProcess | None = None
+        self._probe = 0
+        self._code: list[Mapping] = []
+        self._symbolizer: RubySymbolizer | None = None
+        self._reader: ContextReader | None = None
+        self._natives: NativeThreads | None = None
+        self._stacks: dict[bytes, tuple[tuple[Frame, ...], str | None, float]] = {}
+        self._before: dict[int, int] = {}
+        self._parent = parent
+
+    def sync(self) -> None:
+        """Look for what has changed. Raises RubyUnwindError when the process has ended."""
+        if not self.identity.is_alive():
+            raise AttachError(f"process {self.pid} has ended")
+        if self._image is None or self.executed():
+            self._restart()
+        changed = False
+        if self.refusal is None and (self.ruby is None or self.ruby.check.result == "early"):
+            changed = self._find()
+        self._wait = _SOONEST if changed else min(2 * self._wait, _LATEST)
+        self.due = time.monotonic() + self._wait
+
+    def executed(self) -> bool:
+        """Whether exec has replaced the program since the last sync (or the process has ended)."""
+        if self._image is None:
+            return True
+        try:
+            self._image.memory.read(self._probe, 1)
+        except MemoryReadError:
+            return True
+        return False
+
+    def _restart(self) -> None:
+        self.close()
+        self.ruby = self.refusal = None
+        self._symbolizer = self._reader = self._natives = None
+        self._stacks.clear()
+        self._code = []
+        self._wait = _SOONEST / 2
+        image = LiveProcess(self.pid)
+        try:
+            self._probe = next(mapping.start for mapping in image.mappings() if mapping.readable)
+        except (StopIteration, RubyUnwindError):
+            image.close()
+            raise AttachError(f"process {self.pid} has no memory: it has ended") from None
+        self._image = image
+
+    def _find(self) -> bool:
+        """Look for Ruby; True if anything was found that was not there before."""
+        image = self._image
+        assert image is not None
+        mappings = image.mappings()
+        code = [mapping for mapping in mappings if is_code(mapping)]
+        if self.ruby is None and code == self._code:
+            return False
+        parent, self._parent = self._parent, None
+        changed = code != self._code
+        self._code = code
+        origin = None
+        try:
+            if parent is not None and parent.ruby is not None and parent._code == code:
+                ruby: RubyRuntime | None = parent.ruby
+                origin = parent._symbolizer
+            else:
+                ruby = find_ruby(self.pid, mappings, image.memory, open_elf=image.open, search=True)
+        except UnsupportedRuby as error:
+            self.refusal = error
+            _log.warning("pid %d: %s; it is not sampled", self.pid, error)
+            return True
+        except RubyUnwindError as error:  # it is being torn down, or is not set up yet
+            _log.debug("pid %d: looking for Ruby: %s", self.pid, error)
+            return changed
+        if ruby is None or ruby == self.ruby:
+            return changed
+        if self._symbolizer is None or self.ruby is None or self.ruby.identifier_table != ruby.identifier_table:
+            self._symbolizer = RubySymbolizer(image.memory, ruby, forked_from=origin)
+            self._stacks.clear()
+        self.ruby = ruby
+        memory = HostMemory.of_process(image.memory.fd)
+        self._reader = ContextReader(
+            self._collection, memory, image.memory, ruby.layout, ruby.proc_info, self.pid
+        )
+        self._natives = NativeThreads(image.memory, ruby.layout, self.pid)
+        return True
+
+    def running(self) -> RunningStack | str | None:
+        """Return the stack of the thread that holds Ruby's lock; None if it is not running at this moment.
+
+        A string is the reason why one that does run cannot be had.
+        """
+        image, ruby = self._image, self.ruby
+        if image is None or ruby is None or self._reader is None:
+            return NO_RUBY_YET
+        try:
+            context = ruby.running_context(image.memory)
+            thread = self._thread(context)
+        except MemoryReadError:
+            self.due = 0.0  # exec, or the end
+            return NO_CONTEXT
+        if thread is None:
+            return None
+        if not context:
+            return NO_CONTEXT
+        found: RunningStack | None = None
+        for left in reversed(range(_ATTEMPTS)):
+            with suppress(MemoryReadError):
+                context = ruby.running_context(image.memory)
+            record = self._reader.read(
+                context, thread.tid, thread.name, time.monotonic_ns(), strict=left > 0
+            )
+            if record is None:
+                continue
+            frames, reason = self._name(record)
+            found = RunningStack(thread.tid, thread.name, frames, reason)
+            if all(frame.kind != "unknown" for frame in frames):
+                break  # else names may be what was torn
+        return found or TORN
+
+    def _thread(self, context: int) -> ThreadInfo | None:
+        """Return the thread that a context belongs to, if it runs; where that cannot be told, one that runs."""
+        with suppress(MemoryReadError):
+            tids = _Tasks(self.pid)
+            if context and self._natives is not None and (tid := self._natives.tid(context, tids)):
+                thread = read_thread(self.pid, tid)
+                return thread if thread is not None and thread.state == "R" else None
+        before, threads = self._before, thread_info(self.pid)
+        self._before = {thread.tid: thread.cpu_ns for thread in threads}
+        running = [thread for thread in threads if thread.state == "R"]
+        return max(running, key=lambda thread: thread.cpu_ns - before.get(thread.tid, 0), default=None)
+
+    def _name(self, record: bytes) -> tuple[tuple[Frame, ...], str | None]:
+        key, now = record[80:], time.monotonic()
+        known = self._stacks.get(key)
+        if known is not None and now - known[2] <= _BELIEVED:
+            return known[0], known[1]
+        trace = decode_trace(record)
+        frames: list[Frame] = []
+        caller: Frame | None = None
+        assert self._symbolizer is not None
+        # Root first: a C function has the place of the Ruby frame that called it.
+        for item in reversed(trace.frames):
+            if item.kind == FrameMarker.RUBY:
+                caller = self._symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
+                frames.append(caller)
+            elif item.kind == FrameMarker.RUBY_CFUNC:
+                frames.append(self._symbolizer.cfunc_frame(item.file_id, caller))
+        named = tuple(reversed(frames))
+        reason = incompleteness(trace, False)
+        if known is not None and known[0] == named:
+            named = known[0]  # one tuple for equal stacks, so that formats can compare by identity
+        elif len(self._stacks) >= _MOST_STACKS:
+            self._stacks.clear()
+        self._stacks[key] = (named, reason, now)
+        return named, reason
+
+    def close(self) -> None:
+        """Close what was opened. Twice is harmless."""
+        if self._image is not None:
+            self._image.close()
+            self._image = None
+
+
+class _Tasks:
+    """The ids of a process's threads, asked for one by one."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def __contains__(self, tid: object) -> bool:
+        return isinstance(tid, int) and tid > 0 and read_thread(self._pid, tid) is not None

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same C twice: what the kernel runs and what the host build runs give equal frames."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rubyunwind import Profiler
+from rubyunwind.abi import Trace, TraceFlag, decode_trace
+from rubyunwind.bpf.hosted import HostedCollection, HostMemory, HostTask
+from rubyunwind.process.image import LiveProcess
+from rubyunwind.process.registers import layout_of
+from rubyunwind.process.stopped import StoppedProcess
+from rubyunwind.profiler.files import FileCache
+from rubyunwind.profiler.native_tables import NativeTables
+from rubyunwind.profiler.process import ProfiledProcess
+
+from .spinning import gather, spinning
+
+pytestmark = pytest.mark.usefixtures("bpf")
+
+# struct pt_regs, as much of it as ptrace's register set begins with
+WORDS = {"x86_64": 21, "aarch64": 34}
+
+
+class Host:
+    """The unwinders in user space, filled for one process by the very writer that fills the kernel's maps."""
+
+    def __init__(self, pid: int) -> None:
+        self.image = LiveProcess(pid)
+        self.files = FileCache()
+        self.collection = HostedCollection()
+        tables = NativeTables(self.collection)
+        self.process = ProfiledProcess(pid, self.collection, self.files, tables, self.image)
+        self.process.sync()
+        self.memory = HostMemory.of_process(self.image.memory.fd)
+
+    def unwind(self, stopped: StoppedProcess) -> dict[int, Trace]:
+        layout = layout_of()
+        names = layout.names[: WORDS[layout.machine]]
+        traces = {}
+        for thread in stopped.threads:
+            words = [thread.registers[name] for name in names]
+            task = HostTask(stopped.pid, thread.tid, words, thread.thread_pointer, "ruby")
+            record = self.collection.run(task, self.memory)
+            assert record is not None
+            traces[thread.tid] = decode_trace(record)
+        return traces
+
+    def close(self) -> None:
+        self.process.close()
+        self.files.close()
+        self.collection.close()
+
+
+def places(trace: Trace) -> tuple[tuple[int, int, int, int], ...]:
+    """Everything that identifies the frames, but for the leaf, which moves while the program spins."""
+    frames = [(int(f.kind), f.file_id, f.addr_or_line, f.method_entry) for f in trace.frames]
+    ruby = next((i for i, frame in enumerate(frames) if frame[0] in (0x06, 0x46)), len(frames))
+    # The native leaf part differs from sample to sample, and so does the pc of the leaf Ruby frame.
+    leaf = frames[ruby][:2] if ruby < len(frames) else ()
+    return (leaf, *frames[ruby + 1 :])  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("bounces.rb", ("11",)),
+        ("recursion.rb", ("100",)),
+        ("fiber_in_enumerator.rb", ()),
+        ("names_with_odd_characters.rb", ()),
+        ("recursion.rb", ("400",)),  # cut by the limit, in both alike
+        ("bounces.rb", ("15",)),  # cut by the tail calls
+    ],
+)
+def test_kernel_and_host_give_equal_frames(name: str, arguments: tuple[str, ...]) -> None:
+    records: list[Trace] = []
+    with spinning(name, *arguments) as program, Profiler([program.pid], rate=199) as profiler:
+        take = profiler._sample
+
+        def spy(record: memoryview, cpu: int) -> object:
+            records.append(decode_trace(bytes(record)))
+            return take(record, cpu)
+
+        profiler._sample = spy  # type: ignore[method-assign, assignment]
+        gather(profiler, 60)
+        profiler.stop()
+        host = Host(program.pid)
+        hosted: list[Trace] = []
+        try:
+            for _ in range(10):
+                with StoppedProcess(program.pid) as stopped:
+                    hosted.append(host.unwind(stopped)[program.pid])
+                time.sleep(0.003)
+        finally:
+            host.close()
+    in_kernel = Counter(places(trace) for trace in records)
+    usual, times = in_kernel.most_common(1)[0]
+    assert times >= 0.9 * len(records), "the kernel's own stacks differ"
+    equal = sum(places(trace) == usual for trace in hosted)
+    assert equal >= 9, f"{equal} of {len(hosted)} equal"
+    kernel_flags = {trace.flags & ~TraceFlag.KERNEL_MODE for trace in records if places(trace) == usual}
+    host_flags = {trace.flags for trace in hosted if places(trace) == usual}
+    assert host_flags <= kernel_flags
+    assert {t.error for t in hosted if places(t) == usual} == {t.error for t in records if places(t) == usual}
+
+
+def test_reads_are_counted_and_stay_within_what_a_frame_takes() -> None:
+    """Six reads a Ruby frame (control frame, environment, iseq, three of its body), two a native one."""
+    with spinning("recursion.rb", "100") as program:
+        host = Host(program.pid)
+        try:
+            with StoppedProcess(program.pid) as stopped:
+                before = host.memory.reads
+                trace = host.unwind(stopped)[program.pid]
+                reads = host.memory.reads - before
+        finally:
+            host.close()
+    ruby = sum(int(frame.kind) in (0x06, 0x46) for frame in trace.frames)
+    native = trace.stack_len - ruby
+    assert ruby == 102
+    assert host.memory.failures == 0
+    assert reads <= 6 * ruby + 2 * native + 8
+
+
+def test_every_map_that_programs_use_is_in_the_host_build() -> None:
+    with HostedCollection() as hosted:
+        source = Path(__file__).parents[2] / "support" / "ebpf" / "host" / "host.c"
+        for name in hosted.maps:
+            short = name.removeprefix("exe_id_to_").removesuffix("_stack_deltas")
+            assert f"MAP({name})" in source.read_text() or f"BUCKET({short})" in source.read_text()

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots: every thread of a live process or a core file, held against what Ruby printed of itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rubyunwind import snapshot
+from rubyunwind.errors import AttachError, DecodeError
+from rubyunwind.profiler.snapshot import ThreadStack, take_snapshot
+
+from .spinning import Location, spinning
+
+ROOT = Path(__file__).parents[2]
+CORES = ROOT / "tests" / "cores"
+OTHER_CORES = ROOT.parent / "shared" / "cores"
+
+SLEEPERS = """
+threads = 20.times.map { |n| Thread.new { Thread.current.name = "sleeper #{n}"; [n].each { sleep } } }
+sleep 0.01 until threads.all? { |t| t.status == "sleep" }
+puts "ready"; $stdout.flush
+sleep
+"""
+
+
+def locations(thread: ThreadStack) -> tuple[Location, ...]:
+    return tuple(
+        (frame.path or "", frame.line or 0, frame.label or frame.name)
+        for frame in thread.frames
+        if frame.kind not in ("native", "kernel")
+    )
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "rubyunwind.cli.main", "snapshot", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["blocks_and_bmethods.rb", "fiber_in_enumerator.rb", "recursion.rb"])
+def test_the_stack_of_a_spinning_thread_is_rubys_own(name: str) -> None:
+    with spinning(name, "60") as program:
+        threads = snapshot(program.pid)
+    (main,) = (thread for thread in threads if thread.tid == program.pid)
+    assert locations(main) == program.stack
+    assert main.state == "running"
+
+
+def test_every_thread_has_its_own_stack() -> None:
+    with spinning("two_spinning_threads.rb", threads=2) as program:
+        threads = {thread.tid: thread for thread in snapshot(program.pid)}
+    for tid, stack in program.stacks:
+        assert locations(threads[tid]) == stack
+    others = [thread for tid, thread in threads.items() if tid not in dict(program.stacks)]
+    assert sorted(thread.frames and locations(thread)[0][2] for thread in others) == ["join", "sleep"]
+    assert all(thread.complete for thread in threads.values()), threads
+    assert all(thread.frames[-1].kind == "native" for thread in threads.values())
+
+
+def test_sleeping_threads_keep_their_stacks_names_and_states() -> None:
+    ruby = shutil.which("ruby") or "ruby"
+    with subprocess.Popen([ruby, "--disable-gems", "-e", SLEEPERS], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            taken = take_snapshot(process.pid)
+        finally:
+            process.kill()
+    sleepers = [thread for thread in taken.threads if thread.name.startswith("sleeper")]
+    assert {thread.name for thread in sleepers} == {f"sleeper {n}" for n in range(20)}
+    for thread in sleepers:
+        assert thread.state == "sleeping"
+        assert [label for _, _, label in locations(thread)] == [
+            "sleep",
+            "block (3 levels) in <main>",
+            "each",
+            "block (2 levels) in <main>",
+        ]
+    assert taken.stopped_ns > 0
+
+
+def test_the_process_goes_on_after_a_snapshot() -> None:
+    with spinning("recursion.rb", "3") as program:
+        before = Path(f"/proc/{program.pid}/stat").read_text().rsplit(")")[1].split()[11]
+        snapshot(program.pid)
+        for _ in range(500):
+            state, _, *rest = Path(f"/proc/{program.pid}/stat").read_text().rsplit(")")[1].split()
+            if int(rest[9]) > int(before) + 2:
+                break
+            subprocess.run(["sleep", "0.01"], check=True)
+        assert state in "RS"
+        assert int(rest[9]) > int(before), "it used no CPU time since"
+
+
+def test_text_and_json_say_the_same() -> None:
+    with spinning("names_with_odd_characters.rb") as program:
+        text, document = command("-p", str(program.pid)), command("-p", str(program.pid), "--json")
+    assert text.returncode == document.returncode == 0, (text.stderr, document.stderr)
+    taken = json.loads(document.stdout)
+    assert taken["pid"] == program.pid
+    (main,) = (thread for thread in taken["threads"] if thread["tid"] == program.pid)
+    shown = [(f["path"], f["line"], f["label"]) for f in main["frames"] if f["kind"] in ("ruby", "cfunc")]
+    assert tuple(shown) == program.stack
+    assert f"thread {program.pid}" in text.stdout
+    assert all(line.isprintable() for line in text.stdout.splitlines())
+
+
+# ---- core files ----
+
+
+@pytest.mark.parametrize("core", sorted(CORES.glob("*.gz")), ids=lambda path: path.name)
+def test_a_small_core_gives_what_the_program_printed(core: Path) -> None:
+    stacks = [json.loads(line) for line in core.with_suffix(".json").read_text().splitlines()]
+    threads = {thread.tid: thread for thread in snapshot(core=core)}
+    for stack in stacks:
+        tid = stack.get("tid") or stack["pid"]
+        assert locations(threads[tid]) == tuple(tuple(frame) for frame in stack["frames"])
+
+
+@pytest.mark.skipif(shutil.which("gcore") is None, reason="no gcore (gdb)")
+def test_a_core_by_gcore_has_whole_mixed_stacks(tmp_path: Path) -> None:
+    with spinning("bounces.rb", "5") as program:
+        subprocess.run(
+            ["gcore", "-o", str(tmp_path / "core"), str(program.pid)], check=True, capture_output=True
+        )
+        live = {thread.tid: thread for thread in snapshot(program.pid)}
+    core = tmp_path / f"core.{program.pid}"
+    (main,) = (thread for thread in snapshot(core=core) if thread.tid == program.pid)
+    assert main.complete, main.reason
+    assert locations(main) == program.stack
+    assert [frame.name for frame in main.frames[-8:]] == [frame.name for frame in live[program.pid].frames[-8:]]
+
+
+LOOP = [("sleep", 2), ("aaa", 2), ("bbb", 6), ("ccc", 10), ("block in <main>", 14), ("loop", 13), ("<main>", 13)]
+FOREIGN = [
+    ("ruby-coredump-2.5.0.gz", "0x55dd8c3b7758", LOOP),
+    ("ruby-coredump-2.7.2.gz", None, LOOP),
+    ("ruby-coredump-3.0.0.gz", None, LOOP),
+    ("ruby-coredump-3.1.0.gz", None, LOOP),
+    (
+        "ruby-coredump-with-classes-3.3.0.gz",
+        None,
+        [
+            ("sleep", 9), ("aaa", 9), ("bbb", 16), ("ccc", 24), ("block in looper", 31), ("loop", 187),
+            ("looper", 30), ("<main>", 35),
+        ],
+    ),
+    (
+        "ruby-coredump-4.0.0.gz",
+        None,
+        [
+            ("Kernel#sleep", 8), ("Object#aaa", 8), ("Object#bbb", 12), ("Object#ccc", 16),
+            ("block in <main>", 20), ("Kernel#loop", 169), ("<main>", 19),
+        ],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "context", "expected"), FOREIGN, ids=[each[0] for each in FOREIGN])
+def test_cores_of_other_rubies_walk_to_the_bottom(
+    name: str, context: str | None, expected: list[tuple[str, int]]
+) -> None:
+    core = OTHER_CORES / name
+    if not core.exists():
+        pytest.xfail(f"{name} is not on this machine")
+    more = ("--ec", context) if context else ()
+    result = command("--core", str(core), "--json", *more)
+    assert result.returncode == 0, result.stderr
+    taken = json.loads(result.stdout)
+    main = taken["threads"][0]
+    assert [(f["label"], f["line"]) for f in main["frames"] if f["kind"] in ("ruby", "cfunc")] == expected
+    assert not main["complete"]  # their libraries are not here, so native frames end
+    assert taken["notes"]
+
+
+# ---- bad input ----
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no core\n")
+    with spinning("recursion.rb", "3") as program:
+        pid = str(program.pid)
+        for arguments, status, words in (
+            ((), 2, "name a process"),
+            (("-p", pid, "--core", str(text)), 2, "one of them"),
+            (("--core", str(text)), 1, "core"),
+            (("--core", str(tmp_path / "nothing")), 1, "No such file"),
+            (("--core", sys.executable), 1, "core"),
+            (("-p", "999999999"), 1, "no such process"),
+            (("-p", "2"), 1, "kernel thread"),
+            (("-p", pid, "--ec", "here"), 2, "hexadecimal"),
+        ):
+            result = command(*arguments)
+            assert result.returncode == status, (arguments, result)
+            assert words in result.stderr, (arguments, result.stderr)
+            assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("cut", [0, 64, 1000, 100_000])
+def test_a_core_that_is_cut_short_gives_an_error_or_what_it_has(tmp_path: Path, cut: int) -> None:
+    whole = gzip.decompress(next(iter(sorted(CORES.glob("*.gz")))).read_bytes())
+    core = tmp_path / "core"
+    core.write_bytes(whole[:cut])
+    try:
+        threads = snapshot(core=core)
+    except (AttachError, DecodeError) as error:
+        assert str(core) in str(error) or "core" in str(error)
+    else:
+        assert threads
+
+
+def test_a_program_without_ruby_has_native_stacks() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            os.sched_yield()
+            taken = take_snapshot(process.pid)
+        finally:
+            process.kill()
+    assert any("no Ruby" in note for note in taken.notes)
+    assert taken.threads[0].frames
