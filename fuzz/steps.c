@@ -490,7 +490,7 @@ static void check_record(host *h, const host_task *task) {
   REQUIRE(length == HEADER + trace.stack_len * sizeof(Frame));
   REQUIRE(trace.pid == task->pid && trace.tid == task->tid && trace.ktime == task->ktime);
   REQUIRE(!memcmp(trace.comm, task->comm, sizeof trace.comm));
-  REQUIRE(trace.origin == TRACE_ORIGIN_SAMPLING && trace.kernel_stack_id == -1);
+  REQUIRE(trace.origin == TRACE_ORIGIN_SAMPLING && trace.kernel_stack_id < 0);
   REQUIRE(!(trace.flags & TRACE_RUBY_BASE) || (trace.flags & TRACE_RUBY_MET));
   for (u32 i = 0; i < trace.stack_len; i++) {
     const Frame *frame = &trace.frames[i];

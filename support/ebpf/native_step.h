@@ -230,7 +230,7 @@ INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
   s32 param = rule->param;
   u8 merge = rule->mergeOpcode;
   if (merge && distance >= (merge & ~(u32)MERGEOPCODE_NEGATIVE))
-    param += (merge & MERGEOPCODE_NEGATIVE) ? -8 : 8;
+    param = (s32)((u32)param + ((merge & MERGEOPCODE_NEGATIVE) ? -8 : 8)); /* may wrap in a damaged rule */
   return step_by_rule(record, rule, param);
 }
 

@@ -10,10 +10,14 @@ what short-lived tasks burn loses most of it.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,8 +33,9 @@ from .test_lifecycle import FORKS, child_of
 pytestmark = pytest.mark.usefixtures("bpf")
 
 RATE = 499
-# Begins at a line from us, and ends after that much CPU time of it and its children; prints seconds of both.
-STORM = """
+# A storm begins at a line from us and ends after 1.2 s of CPU time of it and its children, however long that
+# takes; it prints the seconds of both.
+RUBY_STORM = """
     def used
       times = Process.times
       [times.utime + times.stime, times.cutime + times.cstime]
@@ -38,69 +43,111 @@ STORM = """
     $stdout.sync = true
     puts; gets
     before = used
-    yield_once while used.sum - before.sum < 1.2
-    puts used.zip(before).map { |now, then_| now - then_ }.join(" ")
+    one_more while used.sum - before.sum < 1.2
+    puts used.zip(before).map { |now, start| now - start }.join(" ")
     gets
 """
-SPAWN = 'def yield_once = system("true")\n'
-THREAD = """
+CHILDREN = 'def one_more = system("true")\n' + RUBY_STORM
+THREADS = (
+    """
     def busy = (nil while Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) < 0.002)
-    def yield_once = Thread.new { busy }.join
+    def one_more = Thread.new { busy }.join
 """
-# A stranger: other programs that burn CPU beside what is followed, in short children, too.
+    + RUBY_STORM
+)
+# Ruby gives the kernel's threads to one Thread after the other; Python makes a new one for each.
+NATIVE_THREADS = """
+import threading
+import time
+
+def busy():
+    while time.thread_time() < 0.002:
+        pass
+
+def one_more():
+    thread = threading.Thread(target=busy)
+    thread.start()
+    thread.join()
+
+print(flush=True)
+input()
+before = time.process_time()
+while time.process_time() - before < 1.2:
+    one_more()
+print(time.process_time() - before, 0.0, flush=True)
+input()
+"""
 SPIN = "while :; do :; done"
 
 
-def storm(script: str, *, children: bool) -> tuple[Profiler, list[Sample], int, float, float]:
-    """Sample a storm; return the closed profiler, the samples, the pid, and the CPU seconds of it and its children."""
-    with ruby(script + STORM) as target:
-        hear(target)
-        with Profiler([target.pid], rate=RATE, children=children) as profiler:
-            say(target)
-            assert target.stdout is not None
-            os.set_blocking(target.stdout.fileno(), False)
-            samples: list[Sample] = []
-            end = time.monotonic() + 4 * PATIENCE
-            while not (line := target.stdout.readline()):
-                samples += profiler.poll(0.1)
-                assert time.monotonic() < end, f"the storm does not end; {profiler.stats}"
-            samples += profiler.stop()
-    own, of_children = map(float, line.split())
-    return profiler, samples, target.pid, own, of_children
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """What came of a storm: the profiler, closed, the samples, the CPU seconds of it and of its children."""
+
+    pid: int
+    profiler: Profiler
+    samples: list[Sample]
+    own: float
+    of_children: float
+
+    @property
+    def accounted(self) -> int:
+        """Samples that were read, and those that are known to be missing."""
+        totals = self.profiler.stats
+        return totals.read + totals.lost + dict(totals.failed).get("process not registered yet", 0)
 
 
-def accounted(profiler: Profiler) -> int:
-    """Samples that were read, and those that are known to be missing."""
-    totals = profiler.stats
-    return totals.read + totals.lost + dict(totals.failed).get("process not registered yet", 0)
+def sample_storm(target: subprocess.Popen[str], *, children: bool = True) -> Storm:
+    hear(target)
+    with Profiler([target.pid], rate=RATE, children=children) as profiler:
+        say(target)
+        assert target.stdout is not None
+        samples: list[Sample] = []
+        end = time.monotonic() + 4 * PATIENCE
+        while not select.select([target.stdout], [], [], 0)[0]:
+            samples += profiler.poll(0.1)
+            assert time.monotonic() < end, f"the storm does not end; {profiler.stats}"
+        samples += profiler.stop()
+    own, of_children = map(float, hear(target).split())
+    assert profiler.stats.read == len(samples)
+    return Storm(target.pid, profiler, samples, own, of_children)
 
 
 def test_what_a_storm_of_short_children_burns_is_in_the_counts() -> None:
-    profiler, samples, pid, own, of_children = storm(SPAWN, children=True)
-    assert profiler.stats.read == len(samples)
-    assert of_children > 0.3  # it is about them
-    assert accounted(profiler) == pytest.approx((own + of_children) * RATE, rel=0.25)
-    of_parent = sum(sample.pid == pid for sample in samples)
-    assert of_parent == pytest.approx(own * RATE, rel=0.25)
-    assert profiler.counters[Counter.NOT_FOLLOWED] == 0
+    with ruby(CHILDREN) as target:
+        storm = sample_storm(target)
+    assert storm.of_children > 0.3  # it is about them
+    assert storm.accounted == pytest.approx((storm.own + storm.of_children) * RATE, rel=0.25)
+    of_parent = sum(sample.pid == storm.pid for sample in storm.samples)
+    assert of_parent == pytest.approx(storm.own * RATE, rel=0.25)
+    assert storm.profiler.counters[Counter.NOT_FOLLOWED] == 0
 
 
 def test_of_a_storm_of_children_that_are_not_followed_the_parent_is_sampled() -> None:
-    profiler, samples, pid, own, of_children = storm(SPAWN, children=False)
-    assert of_children > 0.3
-    assert {sample.pid for sample in samples} == {pid}
-    assert len(samples) == pytest.approx(own * RATE, rel=0.25)
-    assert profiler.stats.lost == 0
-    assert profiler.counters[Counter.UNKNOWN_PID] == 0
+    with ruby(CHILDREN) as target:
+        storm = sample_storm(target, children=False)
+    assert storm.of_children > 0.3
+    assert {sample.pid for sample in storm.samples} == {storm.pid}
+    assert len(storm.samples) == pytest.approx(storm.own * RATE, rel=0.25)
+    assert storm.profiler.stats.lost == 0
+    assert storm.profiler.counters[Counter.UNKNOWN_PID] == 0
 
 
-def test_what_a_storm_of_short_threads_burns_is_in_the_counts() -> None:
-    profiler, samples, pid, own, _ = storm(THREAD, children=True)
-    assert {sample.pid for sample in samples} == {pid}
-    assert len(samples) == pytest.approx(own * RATE, rel=0.25)
-    assert len({sample.tid for sample in samples}) >= 50
-    busy = [sample for sample in samples if any(frame.label == "busy" for frame in sample.frames)]
-    assert len(busy) >= 0.6 * len(samples)
+def test_what_a_storm_of_short_ruby_threads_burns_is_in_the_counts() -> None:
+    with ruby(THREADS) as target:
+        storm = sample_storm(target)
+    assert {sample.pid for sample in storm.samples} == {storm.pid}
+    assert len(storm.samples) == pytest.approx(storm.own * RATE, rel=0.25)
+    busy = [sample for sample in storm.samples if any(frame.label == "busy" for frame in sample.frames)]
+    assert len(busy) >= 0.6 * len(storm.samples)
+
+
+def test_what_a_storm_of_threads_that_live_two_milliseconds_burns_is_in_the_counts() -> None:
+    with process(sys.executable, "-c", NATIVE_THREADS) as target:
+        storm = sample_storm(target)
+    assert {sample.pid for sample in storm.samples} == {storm.pid}
+    assert len(storm.samples) == pytest.approx(storm.own * RATE, rel=0.25)
+    assert len({sample.tid for sample in storm.samples}) >= 0.25 * len(storm.samples)
 
 
 @contextmanager
@@ -195,18 +242,20 @@ ALL = FollowFlag.PROCESS | FollowFlag.CHILDREN
 
 
 def test_a_process_that_has_ended_is_followed_no_longer_nor_are_its_children() -> None:
-    with process("sh", "-c", "read go; sleep 60 & echo $!; read go; exit") as shell:
-        with Profiler([shell.pid], rate=RATE) as profiler:
-            assert followed(profiler) == {shell.pid: ALL}
-            say(shell)
-            child = int(hear(shell))
+    script = "read go; sleep 60 & echo $!; read go; exit"
+    with process("sh", "-c", script) as shell, Profiler([shell.pid], rate=RATE) as profiler:
+        assert followed(profiler) == {shell.pid: ALL}
+        say(shell)
+        child = int(hear(shell))
+        try:
             assert followed(profiler) == {shell.pid: ALL, child: ALL}
             say(shell)
             wait_for(profiler, lambda: read_status(shell.pid).ended, "the shell does not end")
             assert followed(profiler) == {child: ALL}  # an orphan stays one of ours
+        finally:
             os.kill(child, 9)
-            wait_for(profiler, lambda: followed(profiler) == {}, "the child is still followed")
-            wait_for(profiler, lambda: not profiler.running, "the recording does not end")
+        wait_for(profiler, lambda: followed(profiler) == {}, "the child is still followed")
+        wait_for(profiler, lambda: not profiler.running, "the recording does not end")
 
 
 def test_a_process_stays_followed_until_its_last_thread_has_ended() -> None:
@@ -220,9 +269,6 @@ def test_a_process_stays_followed_until_its_last_thread_has_ended() -> None:
         number = {"x86_64": 60, "aarch64": 93}[platform.machine()]  # exit(2): of this thread alone
         ctypes.CDLL(None).syscall(number, 0)
     """
-    import sys
-    import textwrap
-
     with process(sys.executable, "-c", textwrap.dedent(script)) as target:
         hear(target)
         with Profiler([target.pid], rate=RATE) as profiler:
@@ -258,25 +304,26 @@ def test_a_process_that_is_followed_from_its_exec_on_is_not_sampled_before() -> 
 def test_a_child_that_had_ended_before_is_not_followed() -> None:
     # Until its parent waits for it, it is still listed. A pid that stays in the map would be sampled
     # when the kernel gives it to another process.
-    with process("sh", "-c", "true & echo $!; exec sleep 60") as parent:
+    with ruby("puts fork { exit! }; $stdout.flush; sleep") as parent:
         child = int(hear(parent))
-        until(lambda: read_status(parent.pid).comm == "sleep", "it does not exec")
         until(lambda: read_status(child).ended, "the child does not end")
         with Profiler([parent.pid], rate=RATE) as profiler:
             assert followed(profiler) == {parent.pid: ALL}
 
 
 def test_a_child_that_finds_no_room_is_counted_and_said() -> None:
-    script = "read go; for n in 1 2 3 4 5 6; do sleep 60 & echo $!; done; read go; kill $(jobs -p)"
+    script = "read go; for n in 1 2 3 4 5 6; do sleep 60 & echo $!; done; wait"
     with process("sh", "-c", script) as shell:
         with Profiler([shell.pid], rate=RATE, map_sizes={"followed_pids": 4}) as profiler:
             say(shell)
             children = {int(hear(shell)) for _ in range(6)}
-            profiler.poll(0.05)
-            kept = set(followed(profiler)) - {shell.pid}
-            counted = profiler.counters[Counter.NOT_FOLLOWED]
-            said = dict(profiler.stats.failed)["processes too many to follow"]
-        say(shell)
-        shell.wait()
+            try:
+                profiler.poll(0.05)
+                kept = set(followed(profiler)) - {shell.pid}
+                counted = profiler.counters[Counter.NOT_FOLLOWED]
+                said = dict(profiler.stats.failed)["processes too many to follow"]
+            finally:
+                for child in children:
+                    os.kill(child, 9)
     assert kept < children
     assert counted == said == len(children - kept) >= 1

@@ -112,6 +112,33 @@ def test_text_and_json_say_the_same() -> None:
     assert all(line.isprintable() for line in text.stdout.splitlines())
 
 
+def test_without_a_stop_every_ruby_thread_has_its_ruby_frames() -> None:
+    with spinning("two_spinning_threads.rb", threads=2) as program:
+        taken = take_snapshot(program.pid, nonblocking=True)
+    assert taken.stopped_ns == 0
+    threads = {thread.tid: thread for thread in taken.threads}
+    for tid, stack in program.stacks:
+        assert threads[tid].complete, threads[tid].reason
+        assert locations(threads[tid]) == stack
+    assert sorted(
+        locations(thread)[0][2] for tid, thread in threads.items() if tid not in dict(program.stacks)
+    ) == [
+        "join",
+        "sleep",
+    ]
+    assert all(frame.kind in ("ruby", "cfunc") for thread in taken.threads for frame in thread.frames)
+
+
+def test_a_stack_that_never_holds_still_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rubyunwind.profiler.context_reader import ContextReader
+
+    monkeypatch.setattr(ContextReader, "read", lambda *_, **__: None)
+    with spinning("recursion.rb", "3") as program:
+        taken = take_snapshot(program.pid, nonblocking=True)
+    (main,) = taken.threads
+    assert (main.frames, main.complete, main.reason) == ((), False, "torn read")
+
+
 # ---- core files ----
 
 
@@ -135,10 +162,20 @@ def test_a_core_by_gcore_has_whole_mixed_stacks(tmp_path: Path) -> None:
     (main,) = (thread for thread in snapshot(core=core) if thread.tid == program.pid)
     assert main.complete, main.reason
     assert locations(main) == program.stack
-    assert [frame.name for frame in main.frames[-8:]] == [frame.name for frame in live[program.pid].frames[-8:]]
+    assert [frame.name for frame in main.frames[-8:]] == [
+        frame.name for frame in live[program.pid].frames[-8:]
+    ]
 
 
-LOOP = [("sleep", 2), ("aaa", 2), ("bbb", 6), ("ccc", 10), ("block in <main>", 14), ("loop", 13), ("<main>", 13)]
+LOOP = [
+    ("sleep", 2),
+    ("aaa", 2),
+    ("bbb", 6),
+    ("ccc", 10),
+    ("block in <main>", 14),
+    ("loop", 13),
+    ("<main>", 13),
+]
 FOREIGN = [
     ("ruby-coredump-2.5.0.gz", "0x55dd8c3b7758", LOOP),
     ("ruby-coredump-2.7.2.gz", None, LOOP),

@@ -25,6 +25,7 @@ from rubyunwind.process.stopped import StoppedProcess
 from rubyunwind.process.threads import read_thread
 
 from .recorder import hear, process, say, until
+from .spinning import PATIENCE
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to compile the programs with")
 
@@ -35,6 +36,7 @@ HEAD = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 volatile unsigned long counters[64];
 extern char __start_spinning[], __stop_spinning[];
@@ -47,6 +49,7 @@ pthread_t start(void *(*body)(void *), void *argument) {
   return thread;
 }
 void ready(void) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing spins on behind a test run that was killed */
   printf("%lu %lu %lu %lu\\n", (unsigned long)counters, (unsigned long)__start_spinning,
          (unsigned long)__stop_spinning, (unsigned long)__builtin_thread_pointer());
   fflush(stdout);
@@ -318,7 +321,7 @@ def test_threads_that_start_and_end_during_the_stop_are_all_caught(start: Start)
     program = start(CHAINS)
     seen = set()
     for _ in range(40):
-        with StoppedProcess(program.pid) as stopped:
+        with StoppedProcess(program.pid, timeout=PATIENCE) as stopped:
             assert stopped.unstopped == ()
             assert stopped.threads
             alive = {tid for tid in threads(program.pid) if tid != program.pid}  # the main thread has ended
@@ -350,7 +353,7 @@ def test_a_process_that_calls_exec_from_a_thread_is_held_and_goes_on(start: Star
 
     for _ in range(100):
         before = count()
-        with StoppedProcess(program.pid) as stopped:
+        with StoppedProcess(program.pid, timeout=PATIENCE) as stopped:
             assert stopped.unstopped == ()
             assert {thread.tid for thread in stopped.threads} >= {program.pid}
             held = count()
@@ -367,7 +370,7 @@ def test_a_thread_in_uninterruptible_sleep_is_left_out_and_let_go(start: Start) 
     child = program.counter(1)
     try:
         until(lambda: (t := read_thread(program.pid, program.pid)) and t.state == "D", "it does not wait")
-        with StoppedProcess(program.pid, timeout=0.05) as stopped:
+        with StoppedProcess(program.pid, timeout=1) as stopped:
             assert [(thread.tid, thread.state_before) for thread in stopped.unstopped] == [(program.pid, "D")]
             assert len(stopped.threads) == 1
             assert program.stands_still(2)

@@ -55,10 +55,16 @@ class HostMemory:
     """Where the programs read. `pieces` are (start, end, offset): addresses and where they lie in `fd`.
 
     What no piece has is asked of `memory`, if given. `fd` is borrowed. `reads` and `failures` count.
+    `pages` of `fd` (a power of two) are kept during a run: a tenth of the time, where many reads go to few.
     """
 
     def __init__(
-        self, *, fd: int = -1, pieces: Sequence[tuple[int, int, int]] = (), memory: Memory | None = None
+        self,
+        *,
+        fd: int = -1,
+        pieces: Sequence[tuple[int, int, int]] = (),
+        memory: Memory | None = None,
+        pages: int = 0,
     ) -> None:
         self._pieces = ffi.new("host_piece[]", sorted(pieces))
         self._handle = ffi.new_handle(memory)
@@ -66,13 +72,18 @@ class HostMemory:
             "host_memory *",
             {"fd": fd, "pieces": self._pieces, "piece_count": len(pieces), "context": self._handle},
         )
+        if pages & (pages - 1):
+            raise ValueError(f"a cache of {pages} pages: it must be a power of two")
+        if pages:
+            self._pages = ffi.new("host_page[]", pages)
+            self.struct.pages, self.struct.page_count = self._pages, pages
         if memory is not None:
             self.struct.read = lib.host_read_python
 
     @classmethod
-    def of_process(cls, fd: int) -> HostMemory:
+    def of_process(cls, fd: int, pages: int = 0) -> HostMemory:
         """All of a live process: `fd` is its /proc/PID/mem."""
-        return cls(fd=fd, pieces=[(0, _TOP, 0)])
+        return cls(fd=fd, pieces=[(0, _TOP, 0)], pages=pages)
 
     @property
     def reads(self) -> int:

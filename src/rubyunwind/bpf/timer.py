@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import select
-from contextlib import suppress
+import sys
 
 from rubyunwind._libbpf import ffi
 from rubyunwind.bpf.library import LIBC
@@ -65,10 +65,12 @@ class Timer:
         """Wait until something is due, at most `timeout` seconds; not at all for zero and below."""
         self._epoll.poll(max(0.0, timeout))
 
-    def clear(self) -> None:
-        """Take the tick that may be due, so that `fileno` is quiet until the next one."""
-        with suppress(BlockingIOError):
-            os.read(self._clock, 8)
+    def clear(self) -> int:
+        """Take the ticks that are due, so that `fileno` is quiet until the next one; return their number."""
+        try:
+            return int.from_bytes(os.read(self._clock, 8), sys.byteorder)
+        except BlockingIOError:
+            return 0
 
     def close(self) -> None:
         """Close both descriptors. Twice is harmless."""

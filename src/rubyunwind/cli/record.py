@@ -16,8 +16,10 @@ import click
 from rubyunwind.cli.output import Output
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
+from rubyunwind.profiler.backends import BACKENDS
 from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
+from rubyunwind.profiler.user_profiler import NOT_SAMPLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,6 +59,13 @@ _GRACE = (1.0, 2.0)
     default=None,
     help="Record what the processes fork, too. Default: for a command yes, for -p no.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default="auto",
+    show_default=True,
+    help="bpf: in the kernel; user: Ruby frames from user space, without privilege; auto: bpf where allowed.",
+)
 @click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
 def command(
@@ -66,6 +75,7 @@ def command(
     output: str | None,
     format_: str | None,
     subprocesses: bool | None,
+    backend: str,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -82,12 +92,19 @@ def command(
     children = bool(words) if subprocesses is None else subprocesses
     with Output.choose(output, format_, what) as target:
         recording = Recording(
-            pids=pids, command=words or None, rate=rate, children=children, debug_tracer=False
+            pids=pids,
+            command=words or None,
+            rate=rate,
+            children=children,
+            debug_tracer=False,
+            backend=backend,
         )
         interrupts = _Interrupts(recording, target)
         with interrupts, recording:
             _log.info("recording %s at %d Hz; Ctrl-C ends it", recording.profile.command, rate)
             said = recording.profiler.notes if pids else ()
+            if recording.fallback:
+                said = (recording.fallback, *said)
             _say_notes(said)
             profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
             target.write(profile)
@@ -154,12 +171,14 @@ def _finish(child: Command | None, interrupts: _Interrupts) -> int:
 
 def _news(profile: Profile, said: tuple[str, ...], *, is_command: bool) -> list[str]:
     """Return the notes that were not said yet; of a command's processes, most may have no Ruby."""
+    news = [note for note in profile.notes if note not in said]
     if not is_command:
-        return [note for note in profile.notes if note not in said]
-    news = [note for note in profile.notes if not note.endswith(NO_RUBY)]
-    if not profile.runtimes and len(news) < len(profile.notes):
-        news.append("no Ruby was found in the command; native frames only")
-    return news
+        return news
+    rest = [note for note in news if not note.endswith((NO_RUBY, NOT_SAMPLED))]
+    if not profile.runtimes and len(rest) < len(news):
+        lack = "native frames only" if profile.backend == "bpf" else "nothing to sample"
+        rest.append(f"no Ruby was found in the command; {lack}")
+    return rest
 
 
 def _say_notes(notes: Iterable[str]) -> None:
@@ -178,7 +197,7 @@ def _say_totals(profile: Profile, target: Output) -> None:
         click.echo("\r\033[K", nl=False, err=True)
     whole = totals.read - sum(not sample.complete for sample in profile.samples)
     text = (
-        f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz: {whole} whole, "
+        f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz ({profile.backend}): {whole} whole, "
         f"{totals.truncated} truncated, {totals.lost} lost"
     )
     click.echo(f"rubyunwind: {text}", err=True)

@@ -25,6 +25,7 @@ _NOTES = 3  # sentences on what is missing that are shown unasked
 @click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
 @click.option("--ec", help="Address of the execution context (hexadecimal), for a Ruby that hides it.")
 @click.option("--native/--no-native", default=True, help="Show native frames. Default: yes.")
+@click.option("--nonblocking", is_flag=True, help="Do not stop the process: Ruby frames only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-v", "--verbose", is_flag=True, help="Say all that is missing.")
 def command(
@@ -33,6 +34,7 @@ def command(
     sysroot: str | None,
     ec: str | None,
     native: bool,
+    nonblocking: bool,
     as_json: bool,
     verbose: bool,
 ) -> None:
@@ -42,12 +44,14 @@ def command(
     """
     if (pid is None) == (core is None):
         raise click.UsageError("name a process (-p PID) or a core file (--core FILE), one of them")
+    if nonblocking and core is not None:
+        raise click.UsageError("--nonblocking is for a process that runs, a core file stands still")
     logging.basicConfig(level=logging.WARNING if verbose else logging.ERROR, format="rubyunwind: %(message)s")
     try:
         context = int(ec, 16) if ec is not None else 0
     except ValueError:
         raise click.UsageError(f"--ec {ec!r} is no hexadecimal address such as 0x7f12a4005010") from None
-    taken = take_snapshot(pid, core=core, sysroot=sysroot, context=context)
+    taken = take_snapshot(pid, core=core, sysroot=sysroot, context=context, nonblocking=nonblocking)
     if as_json:
         import json
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rubyunwind.errors import AttachError
 from rubyunwind.process.identity import read_status
 
-__all__ = ["Circumstances", "check_traceable", "explain", "refusal"]
+__all__ = ["Circumstances", "check_traceable", "explain", "refusal", "unreadable"]
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CAP_SYS_PTRACE = 19  # include/uapi/linux/capability.h
@@ -53,9 +53,9 @@ class Circumstances:
         )
 
 
-def explain(facts: Circumstances) -> str:
+def explain(facts: Circumstances, what: str = "it cannot be stopped") -> str:
     """Return why tracing was refused, most certain reason first, and what to do."""
-    who = f"process {facts.pid} ({facts.comm}): it cannot be stopped: "
+    who = f"process {facts.pid} ({facts.comm}): {what}: "
     if facts.tracer:
         name = f" ({facts.tracer_name})" if facts.tracer_name else ""
         return who + (
@@ -113,6 +113,15 @@ def refusal(pid: int, tid: int | None = None) -> AttachError:
     """Return the error for a thread of `pid` that the kernel did not let us trace."""
     try:
         return AttachError(explain(Circumstances.of(pid, tid)))
+    except AttachError as gone:
+        return gone
+
+
+def unreadable(pid: int) -> AttachError:
+    """Return the error for a process whose memory the kernel did not let us read: the same rights are needed."""
+    try:
+        # Reading does not mind that another one traces it.
+        return AttachError(explain(replace(Circumstances.of(pid), tracer=0), "its memory may not be read"))
     except AttachError as gone:
         return gone
 

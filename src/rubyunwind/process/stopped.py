@@ -13,13 +13,14 @@ from rubyunwind.process import ptrace
 from rubyunwind.process.identity import threads as thread_ids
 from rubyunwind.process.refusals import check_traceable, refusal
 from rubyunwind.process.registers import RegisterLayout, layout_of
-from rubyunwind.process.threads import ThreadInfo, read_thread, read_wait_channel
+from rubyunwind.process.threads import ENDED, ThreadInfo, read_thread, read_wait_channel
 
 __all__ = ["DEFAULT_TIMEOUT", "StoppedProcess", "StoppedThread", "UnstoppedThread"]
 
 DEFAULT_TIMEOUT = 0.2
 """How long to wait for threads to stop, in seconds: those in uninterruptible sleep may take forever."""
 
+_ATTEMPTS = 3
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3
 
 
@@ -148,11 +149,12 @@ class StoppedProcess:
         """Stop threads until there are none that run, or time is up."""
         deadline = time.monotonic() + self._timeout
         while True:
-            fresh = [tid for tid in thread_ids(self.pid) if tid not in self._before]
-            if not fresh and not self._waiting:
+            fresh = {tid: self._note(tid) for tid in thread_ids(self.pid) if tid not in self._before}
+            # A main thread that has ended is there while others live. One that is gone ("") may have called exec.
+            if not self._waiting and all(state in ENDED for state in fresh.values()) and self._all_hold():
                 return
-            alive = [tid for tid in fresh if self._note(tid) not in ("", "Z", "X")]
-            if self._waiting or time.monotonic() > deadline:
+            alive = [tid for tid, state in fresh.items() if state not in ("", *ENDED)]
+            if time.monotonic() > deadline:
                 self._waiting.update(alive)  # too late: these are not even seized
                 return
             for tid in [tid for tid in alive if self._seize(tid)]:
@@ -161,29 +163,39 @@ class StoppedProcess:
             self._await(deadline)
 
     def _note(self, tid: int) -> str:
-        """Write down what a thread does now and return the state's letter, "" for one that is gone."""
+        """Return the state of a thread, "" if it is gone; write down what it does unless it has ended."""
         info = read_thread(self.pid, tid)
-        if info is None:
-            return ""
+        if info is None or info.state in ENDED:
+            return info.state if info else ""
         channel = read_wait_channel(self.pid, tid) if info.state in "SD" else ""
         self._before[tid] = (info, channel)
         return info.state
 
     def _seize(self, tid: int) -> bool:
-        """Seize one thread; return whether it was there to be seized."""
+        """Seize one thread; return whether it is now to be interrupted."""
         self._began = self._began or time.monotonic_ns()
-        try:
-            ptrace.seize(tid)
-        except ProcessLookupError:
-            self._forget(tid)
-            return False
-        except PermissionError:
-            now = read_thread(self.pid, tid)
-            if now is None or now.state in "ZX":
-                return False
-            raise refusal(self.pid, tid) from None
-        self._waiting.add(tid)
-        return True
+        for _ in range(_ATTEMPTS):
+            try:
+                ptrace.seize(tid)
+            except ProcessLookupError:
+                break
+            except PermissionError:
+                now = read_thread(self.pid, tid)
+                if now is None or now.state in ENDED:
+                    break
+                # When another thread calls exec it takes the main thread's id, and may be seized already.
+                # If it was not, and the main thread had just ended, the next attempt succeeds.
+                with contextlib.suppress(ProcessLookupError):
+                    ptrace.interrupt(tid)
+                    self._waiting.add(tid)
+                    return False
+            else:
+                self._waiting.add(tid)
+                return True
+        else:
+            raise refusal(self.pid, tid)
+        self._forget(tid)
+        return False
 
     def _await(self, deadline: float) -> None:
         """Wait until every seized thread has stopped or ended, no longer than `deadline` (monotonic)."""
@@ -223,23 +235,39 @@ class StoppedProcess:
             tid, info.name, info.state, channel, registers, thread_pointer, self._layout
         )
 
+    def _all_hold(self) -> bool:
+        """Whether every stopped thread still is: exec and SIGKILL wake them. Those that are not are awaited."""
+        for tid in tuple(self._stopped):
+            try:
+                ptrace.registers(tid)
+            except ProcessLookupError:
+                del self._stopped[tid]
+                self._waiting.add(tid)
+        return not self._waiting
+
     def _bury(self, tid: int) -> None:
         """Forget a thread if it has ended, and see to it that the kernel can, too."""
         life = ptrace.life(tid, reap=tid != self.pid)
-        if life is ptrace.Life.ALIVE:
-            if tid == self.pid and (info := read_thread(tid, tid)) is not None and info.state == "Z":
-                # It has ended, but is kept until the other threads have, or one of them calls exec.
-                self._waiting.discard(tid)
-                self._stopped.pop(tid, None)
-            return
-        self._forget(tid)
-        if life is ptrace.Life.VANISHED and tid != self.pid and self._note(self.pid):
-            # It called exec: it goes on under the main thread's id, still seized, and stops under that one.
-            self._stopped.pop(self.pid, None)
-            self._waiting.add(self.pid)
+        if life is not ptrace.Life.ALIVE:
+            self._forget(tid)
+        if life is ptrace.Life.VANISHED or (
+            tid == self.pid and life is ptrace.Life.ALIVE and self._is_other()
+        ):
+            self._forget(self.pid)
+
+    def _is_other(self) -> bool:
+        """Whether the main thread is not the one that was seized: it has ended, or another called exec."""
+        info = read_thread(self.pid, self.pid)
+        if info is None or info.state in ENDED:
+            return True
+        try:
+            ptrace.interrupt(self.pid)
+        except ProcessLookupError:
+            return True
+        return False
 
     def _forget(self, tid: int) -> None:
-        """Drop a thread that is gone. A new one may get its id, even while the others are being stopped."""
+        """Forget a thread: gone, or another one behind its id. If it is in the next listing it is seized anew."""
         self._waiting.discard(tid)
         self._stopped.pop(tid, None)
         self._before.pop(tid, None)

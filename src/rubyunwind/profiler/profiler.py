@@ -68,6 +68,8 @@ class Profiler:
     `stats`, `counters`, `notes` and `runtimes` stay after the close.
     """
 
+    backend = "bpf"
+
     def __init__(
         self,
         pids: Iterable[int] = (),

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from rubyunwind.elf.dependencies import command_files
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.profiler.backends import check_backend, why_refused
 from rubyunwind.profiler.command import Command
 from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.sample import Sample, Totals
+from rubyunwind.profiler.user_profiler import UserProfiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +29,8 @@ class Profile:
     """Samples of a recording with their totals.
 
     `started` is unix time in ns, `duration` seconds, `rate` Hz; `command` as a user would type it;
-    `exit_status` is that of a recorded command, None if there was none or it was still running.
+    `exit_status` is that of a recorded command, None if there was none or it was still running. `backend` is
+    what sampled, "bpf" or "user"; if "user" was only fallen back to, the first of the notes says why.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -38,6 +42,7 @@ class Profile:
     runtimes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     exit_status: int | None = None
+    backend: str = ""
 
     def write(self, target: str | os.PathLike[str] | BinaryIO, format: str = "flamegraph") -> None:  # noqa: A002
         """Write the profile to a path or a binary file.
@@ -63,6 +68,9 @@ class Recording:
     `run` returns when the time is up, the processes have ended or `stop` was called (from a signal
     handler, say); `profile` is there at any time, with everything gathered so far. `began` is false while
     it is being set up: an exception from a signal handler then undoes everything, the command has not run.
+
+    `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback` then
+    says why and what that costs. `debug_tracer` is for BPF.
     """
 
     def __init__(
@@ -73,14 +81,19 @@ class Recording:
         rate: int = 99,
         children: bool = True,
         debug_tracer: bool = False,
+        backend: str = "auto",
     ) -> None:
+        check_backend(backend)
         self._pids = tuple(pids)
         self._words = list(command) if command is not None else None
         if bool(self._pids) == bool(self._words):
             raise ValueError("give processes or a command to record, one of them")
         self._children = children
         self._debug = debug_tracer
+        self._backend = backend
         self._stopped = False
+        self.fallback = ""
+        self.profiler: Profiler | UserProfiler
         self.began = False
         self._exits = ExitStack()
         self.command: Command | None = None
@@ -97,14 +110,8 @@ class Recording:
                 # Forked before anything is loaded, so that the child inherits nothing of it.
                 self.command = Command(self._words)
                 exits.callback(self.command.close)
-            self.profiler = exits.enter_context(
-                Profiler(
-                    self._pids, rate=self.profile.rate, children=self._children, debug_tracer=self._debug
-                )
-            )
-            if self.command is not None:
-                expected = command_files(self.command.arguments)
-                self.profiler.follow(self.command.pid, from_exec=True, expected=expected)
+            self.profiler = self._enter_profiler(exits)
+            self.profile.backend = self.profiler.backend
             self.profile.started = time.time_ns()
             self._began = time.monotonic()
             self.began = True
@@ -112,6 +119,34 @@ class Recording:
                 self.command.start()
             self._exits = exits.pop_all()
         return self
+
+    def _enter_profiler(self, exits: ExitStack) -> Profiler | UserProfiler:
+        """Enter the profiler, so that `exits` closes it; with "auto" the other one where BPF is refused."""
+        if self._backend != "user":
+            try:
+                with ExitStack() as undo:
+                    profiler = undo.enter_context(
+                        Profiler(
+                            self._pids,
+                            rate=self.profile.rate,
+                            children=self._children,
+                            debug_tracer=self._debug,
+                        )
+                    )
+                    if self.command is not None:
+                        expected = command_files(self.command.arguments)
+                        profiler.follow(self.command.pid, from_exec=True, expected=expected)
+                    exits.push(undo.pop_all())
+                return profiler
+            except RubyUnwindError as error:
+                reason = why_refused(error)
+                if self._backend == "bpf" or not reason:
+                    raise
+                self.fallback = reason
+        user = exits.enter_context(UserProfiler(self._pids, rate=self.profile.rate, children=self._children))
+        if self.command is not None:
+            user.follow(self.command.pid, from_exec=True)
+        return user
 
     def __exit__(self, *exc: object) -> None:
         self._exits.close()
@@ -146,7 +181,7 @@ class Recording:
         profile.duration = time.monotonic() - self._began
         profile.totals = self.profiler.stats
         profile.runtimes = self.profiler.runtimes
-        profile.notes = self.profiler.notes
+        profile.notes = (*((self.fallback,) if self.fallback else ()), *self.profiler.notes)
         profile.exit_status = self.command.poll() if self.command is not None else None
 
 
@@ -157,13 +192,14 @@ def record(
     duration: float | None = None,
     rate: int = 99,
     children: bool = True,
+    backend: str = "auto",
 ) -> Profile:
-    """Record one process, or a command that is started for it, and return the profile.
+    """Record one process, or a command that is started for it, and return the profile. See Recording.
 
     Ends after `duration` seconds, or when the process ends. A command that still runs then goes on.
     Raises AttachError, CommandError, BpfError, NotSupported.
     """
     with Recording(
-        pids=() if pid is None else (pid,), command=command, rate=rate, children=children
+        pids=() if pid is None else (pid,), command=command, rate=rate, children=children, backend=backend
     ) as recording:
         return recording.run(duration)

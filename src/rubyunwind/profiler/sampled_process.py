@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,7 @@ from rubyunwind.errors import AttachError, RubyUnwindError, UnsupportedRuby
 from rubyunwind.process.identity import ProcessIdentity
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.process.memory import MemoryReadError
-from rubyunwind.process.threads import ThreadInfo, read_thread, thread_info
+from rubyunwind.process.threads import ThreadInfo, read_state, thread_info
 from rubyunwind.profiler.context_reader import ContextReader
 from rubyunwind.profiler.files import is_code
 from rubyunwind.profiler.native_thread import NativeThreads
@@ -34,6 +35,8 @@ TORN = "torn read"
 NO_RUBY_YET = "no Ruby"
 
 _ATTEMPTS = 3
+# A stack takes a few pages, its methods one or two each.
+_PAGES = 64
 # Names are believed as long as the Assembler of the other backend believes them, and as many stacks kept.
 _BELIEVED = 1.0
 _MOST_STACKS = 16384
@@ -71,7 +74,9 @@ class SampledProcess:
 
     `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be read.
     `parent` is the process that forked it, if that is known: Ruby is where it was there. `due` is when
-    `sync` is to be called next, in seconds of the monotonic clock; 0: at once.
+    `sync` is to be called next, in seconds of the monotonic clock; 0: at once. `trouble` is why it cannot be
+    read at the moment. `cpu_ns` is the CPU time used up to the last tick, `owed_ns` what of it no sample stands
+    for yet; both are the profiler's to keep.
     """
 
     def __init__(self, pid: int, collection: HostedCollection, parent: SampledProcess | None = None) -> None:
@@ -80,7 +85,9 @@ class SampledProcess:
         self.ruby: RubyRuntime | None = None
         self.refusal: UnsupportedRuby | None = None
         self.due = 0.0
+        self.trouble = ""
         self.cpu_ns = cpu_time(pid)
+        self.owed_ns = 0
         self._wait = _SOONEST
         self._collection = collection
         self._image: LiveProcess | None = None
@@ -154,14 +161,19 @@ class SampledProcess:
             return True
         except RubyUnwindError as error:  # it is being torn down, or is not set up yet
             _log.debug("pid %d: looking for Ruby: %s", self.pid, error)
+            self._code = []
             return changed
         if ruby is None or ruby == self.ruby:
             return changed
-        if self._symbolizer is None or self.ruby is None or self.ruby.identifier_table != ruby.identifier_table:
+        if (
+            self._symbolizer is None
+            or self.ruby is None
+            or self.ruby.identifier_table != ruby.identifier_table
+        ):
             self._symbolizer = RubySymbolizer(image.memory, ruby, forked_from=origin)
             self._stacks.clear()
         self.ruby = ruby
-        memory = HostMemory.of_process(image.memory.fd)
+        memory = HostMemory.of_process(image.memory.fd, _PAGES)
         self._reader = ContextReader(
             self._collection, memory, image.memory, ruby.layout, ruby.proc_info, self.pid
         )
@@ -188,12 +200,10 @@ class SampledProcess:
             return NO_CONTEXT
         found: RunningStack | None = None
         for left in reversed(range(_ATTEMPTS)):
-            with suppress(MemoryReadError):
-                context = ruby.running_context(image.memory)
-            record = self._reader.read(
-                context, thread.tid, thread.name, time.monotonic_ns(), strict=left > 0
-            )
+            record = self._reader.read(context, thread.tid, thread.name, time.monotonic_ns(), strict=left > 0)
             if record is None:
+                with suppress(MemoryReadError):  # another fiber, or the next thread
+                    context = ruby.running_context(image.memory)
                 continue
             frames, reason = self._name(record)
             found = RunningStack(thread.tid, thread.name, frames, reason)
@@ -206,7 +216,7 @@ class SampledProcess:
         with suppress(MemoryReadError):
             tids = _Tasks(self.pid)
             if context and self._natives is not None and (tid := self._natives.tid(context, tids)):
-                thread = read_thread(self.pid, tid)
+                thread = read_state(self.pid, tid)
                 return thread if thread is not None and thread.state == "R" else None
         before, threads = self._before, thread_info(self.pid)
         self._before = {thread.tid: thread.cpu_ns for thread in threads}
@@ -252,4 +262,4 @@ class _Tasks:
         self._pid = pid
 
     def __contains__(self, tid: object) -> bool:
-        return isinstance(tid, int) and tid > 0 and read_thread(self._pid, tid) is not None
+        return isinstance(tid, int) and tid > 0 and os.access(f"/proc/{self._pid}/task/{tid}", os.F_OK)

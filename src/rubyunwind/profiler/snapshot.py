@@ -17,9 +17,11 @@ from rubyunwind.process.image import CoreProcess, LiveProcess
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.process.registers import AARCH64, X86_64, RegisterLayout, layout_of
 from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.context_reader import ContextReader
 from rubyunwind.profiler.files import FileCache
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
+from rubyunwind.ruby.threads import RubyThread, ruby_threads
 from rubyunwind.ruby.tls import thread_context
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from rubyunwind.process.image import ProcessImage
     from rubyunwind.profiler.sample import Frame
+    from rubyunwind.ruby.detect import RubyRuntime
 
 __all__ = ["Snapshot", "ThreadStack", "snapshot", "take_snapshot"]
 
@@ -43,6 +46,8 @@ _STATES = {
 }
 NO_STACK = "no registers"
 NATIVE_ENDED = "native walk did not meet Ruby"
+TORN = "torn read"
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class _Held:
     state: str
     wait_channel: str
     traces: tuple[bytes, ...]
+    lacking: str = NO_STACK  # why there is no trace
 
 
 class _OneProcess:
@@ -111,13 +117,15 @@ def take_snapshot(
     core: str | os.PathLike[str] | None = None,
     sysroot: str | None = None,
     context: int = 0,
+    nonblocking: bool = False,
 ) -> Snapshot:
     """Unwind every thread of process `pid`, or of the process that wrote the core file `core`.
 
     A process is stopped for some milliseconds; needs the right to trace it (root, CAP_SYS_PTRACE, or the
     same user). Files that a core's process had mapped are looked for below `sysroot`. `context` is the
     address of the main thread's execution context, or of the variable that points to it, for a Ruby that
-    hides both.
+    hides both. With `nonblocking` the process is not stopped: Ruby frames only, of Ruby's own threads, and a
+    stack that changed while it was read is left out with the reason "torn read".
     Raises AttachError, DecodeError (the core), NotSupported (of another machine).
     """
     if (pid is None) == (core is None):
@@ -127,7 +135,7 @@ def take_snapshot(
             dead = stack.enter_context(CoreFile.open(core, sysroot))
             return _of_core(dead, context)
         assert pid is not None
-        return _of_process(pid, context)
+        return _of_running_process(pid) if nonblocking else _of_process(pid, context)
 
 
 def _of_process(pid: int, context: int) -> Snapshot:
@@ -157,6 +165,26 @@ def _of_process(pid: int, context: int) -> Snapshot:
             for thread in stopped.unstopped
         ]
         return unwinder.result(comm, held, stopped.stopped_ns)
+
+
+def _of_running_process(pid: int) -> Snapshot:
+    from rubyunwind.process.identity import check_attachable
+    from rubyunwind.process.threads import thread_info
+
+    identity = check_attachable(pid)
+    with _Unwinder(pid, LiveProcess(pid), layout_of(), 0) as unwinder:
+        ruby = unwinder.process.ruby
+        if ruby is None:
+            return unwinder.result(identity.comm, (), 0)
+        held = []
+        native = {thread.tid: thread for thread in thread_info(pid)}
+        for thread in unwinder.ruby_threads(ruby):
+            known = native.get(thread.tid)
+            state = _STATES.get(known.state, known.state) if known is not None else ""
+            name = thread.name or (known.name if known is not None else "")
+            trace = unwinder.read(ruby, thread, identity.comm)
+            held.append(_Held(thread.tid, name, state, "", (trace,) if trace is not None else (), TORN))
+        return unwinder.result(identity.comm, held, 0)
 
 
 def _of_core(core: CoreFile, context: int) -> Snapshot:
@@ -211,6 +239,27 @@ class _Unwinder:
         alone = self._collection.run_context(context, task, memory) if context else None
         return (mixed,) if alone is None else (mixed, alone)
 
+    def ruby_threads(self, ruby: RubyRuntime) -> list[RubyThread]:
+        """Return Ruby's threads; where their list cannot be found, the one that runs."""
+        found = ruby_threads(self._image.memory, ruby)
+        if found:
+            return found
+        try:
+            return [RubyThread(ruby.running_context(self._image.memory), self.pid, "")]
+        except MemoryReadError:
+            return []
+
+    def read(self, ruby: RubyRuntime, thread: RubyThread, comm: str) -> bytes | None:
+        """Read the Ruby stack of a thread that may be running; None if it never held still for that."""
+        memory = self._image.memory
+        host = HostMemory(memory=memory)
+        reader = ContextReader(self._collection, host, memory, ruby.layout, ruby.proc_info, self.pid)
+        for _ in range(_ATTEMPTS):
+            record = reader.read(thread.context, thread.tid, comm, time.monotonic_ns())
+            if record is not None:
+                return record
+        return None
+
     def _context(self, tid: int, thread_pointer: int) -> int:
         """Return the thread's execution context, 0 if it has none that can be told."""
         ruby = self.process.ruby
@@ -253,7 +302,7 @@ class _Unwinder:
 def _name(held: _Held, assembler: Assembler) -> ThreadStack:
     samples = [assembler.sample(decode_trace(trace), -1) for trace in held.traces]
     frames: tuple[Frame, ...] = ()
-    reason: str | None = NO_STACK
+    reason: str | None = held.lacking
     if samples:
         frames, reason = samples[0].frames, samples[0].reason
     if len(samples) > 1 and samples[1].frames:

@@ -138,6 +138,10 @@ static void run_to_the_end(program_fn run, host_run_state *state, struct bpf_per
   host_current = outer;
 }
 
+/* As many as the chain looks at: frames that Ruby does not show are not counted by the trace's own limit, and a
+ * stack of nothing else, in memory that is no stack, might have no end. */
+enum { MAX_CONTROL_FRAMES = FRAMES_PER_WALK_RUBY_STACK * (MAX_TAIL_CALLS + 1) };
+
 /*
  * The Ruby steps by themselves, from an execution context that user space has found. No BPF program: a
  * thread that is not stopped has no registers to begin a native walk with.
@@ -158,26 +162,28 @@ static int unwind_context(u64 ec) {
   /* There is no native walk to hand over to: all frames come in one go. */
   trace->flags = TRACE_NATIVE_ROOT | TRACE_RUBY_MET;
   ErrorCode error = ruby_enter(record, ruby, ec);
-  if (!error) {
-    do
-      error = ruby_step(record, ruby, &unwinder);
-    while (unwinder == PROG_UNWIND_RUBY);
-  }
+  if (!error)
+    unwinder = PROG_UNWIND_RUBY;
+  for (int i = 0; i < MAX_CONTROL_FRAMES && unwinder == PROG_UNWIND_RUBY; i++)
+    error = ruby_step(record, ruby, &unwinder);
+  if (unwinder == PROG_UNWIND_RUBY)
+    error = ERR_STACK_LENGTH_EXCEEDED;
   record->state.unwind_error = error;
   finish_trace(NULL, record);
   return 0;
 }
 
-static void enter_maps(host *h) {
+static void begin_run(host *h, host_memory *memory) {
   for (int i = 0; i < MAPS; i++)
     maps[i].handle->map = h->maps[i];
   h->output_length = 0;
+  memory->run++;
 }
 
 int host_run_context(host *h, u64 ec, const host_task *task, host_memory *memory) {
   host_run_state state = {.host = h, .task = task, .memory = memory};
   host_run_state *outer = host_current;
-  enter_maps(h);
+  begin_run(h, memory);
   host_current = &state;
   int error = unwind_context(ec);
   host_current = outer;
@@ -188,7 +194,7 @@ int host_run(host *h, const char *program, const host_task *task, host_memory *m
   program_fn run = program_called(program);
   if (!run)
     return -ENOENT;
-  enter_maps(h);
+  begin_run(h, memory);
   host_run_state state = {.host = h, .task = task, .memory = memory};
   struct bpf_perf_event_data ctx = {0};
   _Static_assert(sizeof ctx.regs <= sizeof task->registers, "host_task holds the registers");

@@ -63,6 +63,10 @@ _V2_5 = Layout(
     thread_vm=24,
     thread_ec=32,
     ractor_running_ec=None,
+    threads=312,
+    thread_tid=None,
+    thread_native=None,
+    thread_name=560,
     qualified_labels=False,
     context_symbol="ruby_current_execution_context_ptr",
     interpreter_symbol="ruby_exec_node",
@@ -73,6 +77,7 @@ _V2_5 = Layout(
 _V2_6 = replace(
     _V2_5,
     series=(2, 6),
+    thread_name=512,
     ec_thread_ptr=56,
     cfp_size=56,
     body_insns_info=120,
@@ -93,6 +98,7 @@ _V2_6 = replace(
 _V2_7 = replace(
     _V2_6,
     series=(2, 7),
+    thread_name=520,
     last_operator_id=168,
     symbols_name="ruby_global_symbols",
     vm_objspace=1152,
@@ -103,6 +109,8 @@ _V2_7 = replace(
 _V3_0 = replace(
     _V2_7,
     series=(3, 0),
+    threads=304,
+    thread_name=544,
     vm_main_ractor=32,
     vm_main_thread=40,
     vm_objspace=1088,
@@ -116,6 +124,8 @@ _V3_0 = replace(
 _V3_1 = replace(
     _V3_0,
     series=(3, 1),
+    thread_tid=88,
+    thread_name=352,
     ec_thread_ptr=48,
     cfp_jit_return=56,
     cfp_size=64,
@@ -129,6 +139,9 @@ _V3_1 = replace(
 _V3_2 = replace(
     _V3_1,
     series=(3, 2),
+    thread_tid=16,
+    thread_native=40,
+    thread_name=304,
     body_insns_info=112,
     body_insns_info_size=128,
     body_succ_index_table=136,
@@ -145,6 +158,9 @@ _V3_2 = replace(
 _V3_3 = replace(
     _V3_2,
     series=(3, 3),
+    threads=256,
+    thread_tid=24,
+    thread_name=432,
     cfp_jit_return=48,
     cfp_size=56,
     class_classpath=32 + 120,
@@ -159,6 +175,7 @@ _V3_3 = replace(
 _V3_4 = replace(
     _V3_3,
     series=(3, 4),
+    thread_name=448,
     last_operator_id=170,
     class_singleton_flag=1 << 13,
     vm_objspace=1296,
@@ -170,6 +187,7 @@ _V3_4 = replace(
 _V4_0 = replace(
     _V3_4,
     series=(4, 0),
+    threads=184,
     body_parent_iseq=168,
     body_local_iseq=176,
     last_operator_id=171,
@@ -198,11 +216,11 @@ LAST_PATCH = {
 
 PATCHES: dict[tuple[int, int], tuple[tuple[int, dict[str, Any]], ...]] = {
     # rb_vm_struct (vm_core.h) grew before objspace.
-    (2, 5): ((4, {"vm_objspace": 1176}),),
+    (2, 5): ((4, {"vm_objspace": 1176, "threads": 320}),),
     (3, 1): ((5, {"vm_objspace": 1112}),),
     (3, 2): ((3, {"vm_objspace": 1136}), (4, {"vm_objspace": 1144})),
     # v4.0.6: rb_thread_sched (thread_pthread.h) grew by eight bytes; it lies in both structs.
-    (4, 0): ((6, {"ractor_running_ec": 320, "vm_objspace": 1256}),),
+    (4, 0): ((6, {"ractor_running_ec": 320, "vm_objspace": 1256, "thread_name": 456}),),
 }
 """Members that moved inside a series, from the patch release on that is named."""
 
