@@ -19,11 +19,11 @@ from target import Ruby, stay_apart
 
 from rubyunwind.bpf.collection import Collection
 from rubyunwind.bpf.library import load_library
+from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.bpf.refusals import check
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.profiler.profiler import _FEW, Profiler
 from rubyunwind.profiler.sample import Sample
-from rubyunwind.profiler.ticks import Ticks
 
 __all__ = ["measure"]
 
@@ -96,17 +96,19 @@ def _samples(runs: int, seconds: float) -> list[Row]:
     with ExitStack() as stack:
         stack.enter_context(run_statistics())
         profiler = stack.enter_context(Profiler(rate=RATE))
+        profiler._ticks.close()
         program = profiler._collection.programs["native_tracer_entry"]
         rubies = {depth: stack.enter_context(Ruby.spinning(depth)) for depth in DEPTHS}
         for ruby in rubies.values():
-            profiler._tracker.add(ruby.pid)
+            profiler._tracker.follow(ruby.pid)
             ruby.stop()
         for number in range(runs + 1):
             for depth, ruby in rubies.items():
                 ruby.go_on()
                 before = program.stats()
-                with Ticks(program, RATE) as ticks:
-                    ticks.follow(ruby.pid)
+                # On this thread only: ticks that find another process at work would lower the mean.
+                with perf_event_open(pid=ruby.pid, frequency=RATE) as event:
+                    event.attach(program)
                     samples = _gather(profiler, seconds)
                 samples += profiler.poll(0)  # none is left for the next one
                 after = program.stats()

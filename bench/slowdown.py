@@ -24,7 +24,7 @@ from target import Ruby, stay_apart
 
 from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.profiler.profiler import Profiler
-from rubyunwind.profiler.ticks import Ticks
+from rubyunwind.profiler.ticks import Ticks, online_cpus
 
 __all__ = ["measure"]
 
@@ -57,10 +57,11 @@ class _Bench:
         kind, rate = arm
         with ExitStack() as stack:
             if kind == _EVENT:
-                stack.enter_context(perf_event_open(pid=self.ruby.pid, frequency=rate, inherit=True))
+                for cpu in online_cpus():
+                    stack.enter_context(perf_event_open(pid=-1, cpu=cpu, frequency=rate))
             if kind == _PROFILER:
                 program = self.profilers[rate]._collection.programs["native_tracer_entry"]
-                stack.enter_context(Ticks(program, rate)).follow(self.ruby.pid)
+                stack.enter_context(Ticks(program, rate)).start()
             self.ruby.ask(rounds)
             took = self._wait(self.profilers[rate] if kind == _PROFILER else None)
         if kind == _PROFILER:
@@ -95,7 +96,8 @@ def measure(quick: bool) -> list[Row]:
         bench = _Bench(ruby, profilers)
         rounds = bench.calibrate(seconds)
         for profiler in profilers.values():
-            profiler._tracker.add(ruby.pid)
+            profiler._ticks.close()  # each chunk has its own
+            profiler._tracker.follow(ruby.pid)
         for arm in arms:  # names are looked up and caches filled before anything counts
             bench.chunk(arm, rounds)
         time.sleep(0.05)
