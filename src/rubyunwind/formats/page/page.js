@@ -164,7 +164,12 @@
       datum.highlight ? "var(--match)" : colour(datum.data.frame.kind, datum.data.frame.shade))
     .setDetailsHandler((text) => { element("status").textContent = text || HINT; })
     .tooltip(tip);
+  // The library sets widths in a transition, which even with no duration takes some turns of a timer; a page that
+  // is printed or photographed meanwhile would show half of them.
+  const settle = () => { for (let turn = 0; turn < 4; turn++) d3.timerFlush(); };
+  const redraw = () => { chart.update(); settle(); };
   d3.select("#chart").datum(nodes[0]).call(chart);
+  settle();
   const root = d3.select("#chart").datum();
   const data = root.descendants();
   element("status").textContent = HINT;
@@ -177,7 +182,7 @@
     for (const each of datum.descendants()) each.data.hide = false;
     for (let above = datum.parent; above; above = above.parent) { above.data.hide = false; above.data.fade = true; }
     element("reset").disabled = datum === root;
-    chart.update();
+    redraw();
   }
   element("chart").addEventListener("click", (event) => {
     const frame = event.target.closest("g.frame");
@@ -189,7 +194,7 @@
   element("flip").addEventListener("click", () => {
     chart.inverted(!chart.inverted());
     element("flip").textContent = chart.inverted() ? "Root at the bottom" : "Root at the top";
-    chart.update();
+    redraw();
     scrollTo(0, chart.inverted() ? 0 : document.documentElement.scrollHeight);
   });
 
@@ -219,7 +224,7 @@
       datum.covered = datum.highlight || (datum.parent !== null && datum.parent.covered);
       if (datum.highlight && !(datum.parent !== null && datum.parent.covered)) weight += datum.data.value;
     });
-    chart.update();
+    redraw();
     element("clear").disabled = !query;
     const names = found.size === 1 ? "1 name" : number(found.size) + " names";
     element("matches").textContent =
