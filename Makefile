@@ -3,23 +3,28 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test bench lint format clean test-vm
+.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm
 
 SETUP := support/setup.sh
 BIN := .venv/bin
 OBJECTS := $(foreach kind,release debug,$(foreach arch,amd64 arm64,tracer.ebpf.$(kind).$(arch).o))
 DEMO_SECONDS ?= 5
 DEMO_OUTPUT ?= demo.html
+# For all fuzz targets together; FUZZ_ARGS=--keep puts new inputs into the committed corpus.
+FUZZ_SECONDS ?= 600
+FUZZ_ARGS ?=
 # Kernel for `make test-vm`, any that `./run-tests.sh` lists; more pytest options for `make test`.
 KERNEL ?= 6.1
 PYTEST_ARGS ?=
-C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c src/rubyunwind/_c/*.h src/rubyunwind/_c/*.c)
+C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c src/rubyunwind/_c/*.h src/rubyunwind/_c/*.c fuzz/*.c)
 
 help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
 	@echo 'make test      unit and live tests'
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make bench     print the numbers'
+	@echo 'make fuzz      feed broken input to all that reads a process or a file, for ten minutes (FUZZ_SECONDS=600)'
+	@echo 'make sanitize  unit tests of the C code under AddressSanitizer and UBSan'
 	@echo 'make ebpf      compile the BPF objects into src/rubyunwind/objects/'
 	@echo 'make lint      ruff, mypy, clang-format'
 	@echo 'make format    let ruff and clang-format rewrite the sources'
@@ -56,6 +61,14 @@ test-vm:
 bench:
 	@$(SETUP) demo
 	@$(BIN)/python bench/run.py
+
+fuzz:
+	@$(SETUP) fuzz
+	@$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
+
+sanitize:
+	@$(SETUP) test
+	@support/sanitize.sh $(PYTEST_ARGS)
 
 lint:
 	@$(SETUP) lint

@@ -55,7 +55,8 @@ def _resident(ruby: Ruby, what: str, seconds: int, wanted: Sequence[tuple[int, s
     for rate, format_ in wanted:
         say(f"memory of record at {rate} Hz into {format_}, {what}, {seconds} s")
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-c", _CHILD, "record", "-p", str(ruby.pid), "-d", str(seconds)]
+            command = [sys.executable, "-c", _CHILD, "record", "--backend", "bpf", "-p", str(ruby.pid)]
+            command += ["-d", str(seconds)]
             command += ["-r", str(rate), "-f", format_, "-o", f"{folder}/out"]
             peak, with_kernel, told = _kilobytes(command)
         samples = next((line for line in told.splitlines() if " samples in " in line), "").partition(": ")[2]

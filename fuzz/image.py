@@ -61,7 +61,9 @@ class Image:
         parts = [record(NAME, self.name.encode())]
         for name, key, value in self.entries:
             sizes = struct.pack("<II", len(key), len(value))
-            parts.append(record(ENTRY, name.encode().ljust(32, b"\0") + sizes + _padded(key) + _padded(value)))
+            parts.append(
+                record(ENTRY, name.encode().ljust(32, b"\0") + sizes + _padded(key) + _padded(value))
+            )
         for name, file_id, rows in self.rows:
             head = struct.pack("<QII", file_id, len(rows) // 4, 0)
             parts.append(record(ROWS, name.encode().ljust(32, b"\0") + head + rows))
@@ -75,7 +77,7 @@ class Image:
 
 
 def read_images(data: bytes) -> list[Image]:
-    """Read what Image.to_bytes gave, any number of times in a row; rows and maps but for ruby_procs stay out."""
+    """Read what Image.to_bytes gave, any number of times in a row; rows stay out."""
     images: list[Image] = []
     for kind, payload in records(data):
         if kind == NAME:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes seeds/steps.images: `python fuzz/make_seeds.py`, as root, on x86_64, with a Ruby whose layout is known.
+"""Makes seeds/steps.images: `python fuzz/make_seeds.py`, as root, on x86_64, with a Ruby that is known.
 
-Ruby programs of tests/ruby are stopped where they spin; the unwinders and the symbolizer run on them, and what
-they read of memory and maps is kept, nothing else. To be run again when maps or the reading steps change
+Ruby programs of tests/ruby are stopped where they spin; the unwinders and the symbolizer run on them, and
+what they read of memory and maps is kept, nothing else. To be run again when maps or the reading steps change
 (steps.c says so); inputs of the corpus keep their meaning as far as the images stay alike.
 """
 
@@ -169,7 +169,9 @@ class Scene:
             self._file(file_id, addresses, files, tables, infos)
         rules = host.maps["unwind_info_array"]
         for old, new in infos.items():
-            entries.append(("unwind_info_array", new.to_bytes(4, "little"), bytes(rules[old.to_bytes(4, "little")])))
+            entries.append(
+                ("unwind_info_array", new.to_bytes(4, "little"), bytes(rules[old.to_bytes(4, "little")]))
+            )
 
     def _file(
         self, file_id: int, addresses: set[int], files: FileCache, tables: NativeTables, infos: dict[int, int]

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is fuzzed in Python: one function per target, which takes any bytes and must neither raise nor dawdle.
 
-Errors that the docstrings of the package promise are fine, everything else is a finding. Large files (a core, an
-object) are not the input itself: it says what to change in them, see `patched`. run_target.py runs a target.
+Errors that the docstrings of the package promise are fine, everything else is a finding. Large files (a core,
+an object) are not the input itself: it says what to change in them, see `patched`. run_target.py runs a
+target. The builders of test data in tests/unit are used, so that folder has to be on PYTHONPATH, as run.py
+sees to.
 """
 
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import struct
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,39 +21,51 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import core_images
+from elf_images import (
+    ALLOC,
+    EH_FRAME,
+    EXEC,
+    PT_LOAD,
+    SHT_DYNSYM,
+    SHT_NOTE,
+    SHT_STRTAB,
+    SHT_SYMTAB,
+    TEXT,
+    EhFrame,
+    Part,
+    elf_image,
+)
+from image import PieceMemory, read_images
+from ruby_memory import BASE, RubyMemory
+
+from rubyunwind.abi import decode_trace
+from rubyunwind.bpf.btf import Btf
+from rubyunwind.bpf.spec import CollectionSpec, load_collection_spec
+from rubyunwind.elf import dependencies
+from rubyunwind.elf.deltas import StackDeltas, extract_stack_deltas
+from rubyunwind.elf.demangle import demangle
+from rubyunwind.elf.file import ElfFile
+from rubyunwind.elf.functions import function_starts, start_of
+from rubyunwind.elf.ids import build_id, file_id
+from rubyunwind.elf.symbols import SymbolTable
+from rubyunwind.errors import DecodeError, RubyUnwindError
+from rubyunwind.process.core import CoreFile
+from rubyunwind.process.mappings import parse_mappings
+from rubyunwind.process.memory import MemoryReadError
+from rubyunwind.profiler.snapshot import take_snapshot
+from rubyunwind.ruby.identifiers import find_identifier_table
+from rubyunwind.ruby.labels import read_iseq_body
+from rubyunwind.ruby.layouts import find_layout
+from rubyunwind.ruby.lines import LineTable, position_of
+from rubyunwind.ruby.selfcheck import check_stack
+from rubyunwind.ruby.stack_walk import walk_stack
+from rubyunwind.ruby.symbolize import RubySymbolizer
+from rubyunwind.ruby.vm_search import find_vm_pointer
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests/unit"))
 
-import core_images  # noqa: E402
-from elf_images import (  # noqa: E402
-    ALLOC, EH_FRAME, EXEC, PT_LOAD, SHT_DYNSYM, SHT_NOTE, SHT_STRTAB, SHT_SYMTAB, TEXT, EhFrame, Part, elf_image,
-)  # fmt: skip
-from image import PieceMemory, read_images  # noqa: E402
-from ruby_memory import BASE, RubyMemory  # noqa: E402
-
-from rubyunwind.abi import decode_trace  # noqa: E402
-from rubyunwind.bpf.btf import Btf  # noqa: E402
-from rubyunwind.bpf.spec import CollectionSpec, load_collection_spec  # noqa: E402
-from rubyunwind.elf import dependencies  # noqa: E402
-from rubyunwind.elf.deltas import StackDeltas, extract_stack_deltas  # noqa: E402
-from rubyunwind.elf.demangle import demangle  # noqa: E402
-from rubyunwind.elf.file import ElfFile  # noqa: E402
-from rubyunwind.elf.functions import function_starts, start_of  # noqa: E402
-from rubyunwind.elf.ids import build_id, file_id  # noqa: E402
-from rubyunwind.elf.symbols import SymbolTable  # noqa: E402
-from rubyunwind.errors import DecodeError, RubyUnwindError  # noqa: E402
-from rubyunwind.process.core import CoreFile  # noqa: E402
-from rubyunwind.process.mappings import parse_mappings  # noqa: E402
-from rubyunwind.process.memory import MemoryReadError  # noqa: E402
-from rubyunwind.profiler.snapshot import take_snapshot  # noqa: E402
-from rubyunwind.ruby.identifiers import find_identifier_table  # noqa: E402
-from rubyunwind.ruby.labels import read_iseq_body  # noqa: E402
-from rubyunwind.ruby.layouts import find_layout  # noqa: E402
-from rubyunwind.ruby.lines import LineTable, position_of  # noqa: E402
-from rubyunwind.ruby.selfcheck import check_stack  # noqa: E402
-from rubyunwind.ruby.stack_walk import walk_stack  # noqa: E402
-from rubyunwind.ruby.symbolize import RubySymbolizer  # noqa: E402
-from rubyunwind.ruby.vm_search import find_vm_pointer  # noqa: E402
+logging.disable()
 
 MAX_READS = 100_000
 """Reads of memory that one input may cost."""
@@ -84,11 +98,25 @@ class Input:
         return self._data[self._at :]
 
 
-_ODD = (0, 1, 8, 0xFFF, 0xFFFF, 1 << 24, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 47, 1 << 56, (1 << 63) - 1, 1 << 63, (1 << 64) - 8)
+_ODD = (
+    0,
+    1,
+    8,
+    0xFFF,
+    0xFFFF,
+    1 << 24,
+    0x7FFFFFFF,
+    0xFFFFFFFF,
+    1 << 47,
+    1 << 56,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 8,
+)
 
 
 def patched(base: bytes, source: Input) -> bytearray:
-    """Return `base` changed as the input says: bytes written, words replaced, pieces copied, the end cut off."""
+    """Return `base` changed as the input says: bytes and words written, pieces copied, the end cut off."""
     data = bytearray(base)
     while source and data:
         code = source.number(1)
@@ -132,7 +160,12 @@ def _elf_bases() -> tuple[bytes, ...]:
     names = b"\0main\0helper\0_ZN3foo3barEv\0"
     symbols = bytes(24) + b"".join(
         struct.pack("<IBBHQQ", name, kind, 0, 1, TEXT + at, size)
-        for name, kind, at, size in ((1, 0x12, 0, 0x20), (6, 2, 0x20, 0x10), (13, 0x22, 0x30, 0), (1, 0x11, 8, 8))
+        for name, kind, at, size in (
+            (1, 0x12, 0, 0x20),
+            (6, 2, 0x20, 0x10),
+            (13, 0x22, 0x30, 0),
+            (1, 0x11, 8, 8),
+        )
     )
     note = struct.pack("<III", 4, 20, 3) + b"GNU\0" + bytes(range(20))
     parts = (
@@ -144,7 +177,11 @@ def _elf_bases() -> tuple[bytes, ...]:
         Part(".dynsym", symbols, type=SHT_DYNSYM, link=5, entry_size=24),
         Part(".note", note, type=SHT_NOTE),
         Part(".gnu_debuglink", b"a.debug\0" + bytes(4)),
-        Part(".debug_line", struct.pack("<IIQQ", 1, 0, 4, 1) + bytes.fromhex("789c4b4c4a060003240187"), flags=0x800),
+        Part(
+            ".debug_line",
+            struct.pack("<IIQQ", 1, 0, 4, 1) + bytes.fromhex("789c4b4c4a060003240187"),
+            flags=0x800,
+        ),
     )
     dynamic = struct.pack("<8Q", 1, 1, 5, 0x1100, 10, len(names), 0, 0)
     segments = [
@@ -208,7 +245,9 @@ def deltas(data: bytes) -> None:
 
 @cache
 def _core_bases() -> tuple[bytes, ...]:
-    page = core_images.Area(0x400000, _elf_bases()[2].ljust(0x2000, b"\0")[:0x2000], 0x4000, core_images.R | core_images.X)
+    page = core_images.Area(
+        0x400000, _elf_bases()[2].ljust(0x2000, b"\0")[:0x2000], 0x4000, core_images.R | core_images.X
+    )
     notes = (
         core_images.process(77)
         + core_images.status(77, registers={16: 0x400010, 19: 0x7FF000})
@@ -216,7 +255,11 @@ def _core_bases() -> tuple[bytes, ...]:
         + core_images.files((0x400000, 0x403000, 0, b"/bin/ruby"), (0x403000, 0x404000, 0x3000, b"/bin/ruby"))
         + core_images.status(78)
     )
-    areas = [page, core_images.Area(0x7FF000, bytes(0x1000)), core_images.Area(0x7FFF0000, _elf_bases()[0], 0x2000)]
+    areas = [
+        page,
+        core_images.Area(0x7FF000, bytes(0x1000)),
+        core_images.Area(0x7FFF0000, _elf_bases()[0], 0x2000),
+    ]
     hand = [
         core_images.Core(areas=areas, notes=notes).build(),
         core_images.Core(areas=areas, notes=notes, sections_only=True).build(),
@@ -364,8 +407,7 @@ def _worlds() -> tuple[_World, ...]:
 
 
 def _layout(version: str) -> Any:
-    layout = find_layout(version)
-    return layout[0] if isinstance(layout, tuple) else layout
+    return find_layout(version).layout
 
 
 def _made_up(layout: Any) -> _World:
@@ -375,7 +417,10 @@ def _made_up(layout: Any) -> _World:
     entries = [0]
     if layout.class_classpath is not None:
         foo = memory.klass("Foo")
-        entries = [memory.method_entry(foo, ids["each"]), memory.method_entry(memory.klass(None, attached=foo), ids["puts"])]
+        entries = [
+            memory.method_entry(foo, ids["each"]),
+            memory.method_entry(memory.klass(None, attached=foo), ids["puts"]),
+        ]
     frames = []
     local, _ = memory.iseq("bar", lines=memory.one_line(3))
     for kind, label in ((1, "bar"), (2, "block in bar"), (4, "rescue in bar"), (6, "<main>")):
@@ -401,20 +446,19 @@ def names(data: bytes) -> None:
     layout = world.layout
     frames = list(world.frames)
     with suppress(RubyUnwindError):
-        frames += [(f.iseq_body, f.pc, f.method_entry) for f in walk_stack(memory, layout, context, limit=128)]
+        frames += [
+            (f.iseq_body, f.pc, f.method_entry) for f in walk_stack(memory, layout, context, limit=128)
+        ]
     runtime: Any = SimpleNamespace(layout=layout, identifier_table=world.identifiers)
     symbolizer = RubySymbolizer(memory, runtime, recheck_after=0)
     for body, pc, entry in frames[:256]:
-        if body:
-            found = symbolizer.ruby_frame(body, pc, entry)
-        else:
-            found = symbolizer.cfunc_frame(entry)
+        found = symbolizer.ruby_frame(body, pc, entry) if body else symbolizer.cfunc_frame(entry)
         assert found.kind in ("ruby", "cfunc", "unknown")
         assert len(found.name) <= 1 << 17
     check_stack(memory, layout, context)
     start = world.pieces[0][0]
-    find_identifier_table(memory, layout, start, 4096)
-    find_vm_pointer(memory, layout, start, 4096)
+    find_identifier_table(memory, layout, start, 1024)
+    find_vm_pointer(memory, layout, start, 512)
 
 
 def lines(data: bytes) -> None:
@@ -456,7 +500,7 @@ def trace(data: bytes) -> None:
 def maps(data: bytes) -> None:
     """The text of /proc/PID/maps."""
     for mapping in parse_mappings(data):
-        (mapping.is_file, mapping.file_key)
+        assert mapping.is_file or mapping.file_key
 
 
 def libraries(data: bytes) -> None:

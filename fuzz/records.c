@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what takes records off the perf buffers: any record, also with sizes that contradict each other, is
- * counted or copied whole, and nothing behind it is read.
+ * Fuzzes what takes records off the perf buffers: any record, also with sizes that contradict each
+ * other, is counted or copied whole, and nothing behind it is read.
  *
- * Input: u8 initial size of the block, then events: struct perf_event_header (its size may be more than what is
- * left: the rest is zeros then) and what follows it.
+ * Input: u8 initial size of the block, then events: struct perf_event_header (its size may be more
+ * than what is left: the rest is zeros then) and what follows it.
  */
 #include <stdio.h>
 #include <stdlib.h>

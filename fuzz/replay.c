@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gives each file named as an argument to a target once, without libFuzzer: for tests, and for other compilers. */
+/* Gives each file named as an argument to a target once, without libFuzzer: for tests, and for
+ * other compilers. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the extractor of native unwind tables: whatever .eh_frame and .debug_frame hold, the rows ascend, name
- * rules that exist, and lie in the pages that are said to have them.
+ * Fuzzes the extractor of native unwind tables: whatever .eh_frame and .debug_frame hold, the rows
+ * ascend, name rules that exist, and lie in the pages that are said to have them.
  *
- * Input: u8 flags, u8 more flags, u16 where the second section begins, u16 entry, then the sections.
+ * Input: u8 flags, u8 more flags, u16 where the second section begins, u16 entry, then the
+ * sections.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +41,8 @@ static void check_info(const UnwindInfo *info, u16 machine) {
   REQUIRE(base == UNWIND_OPCODE_BASE_SP || base == UNWIND_OPCODE_BASE_FP ||
           (info->opcode == UNWIND_OPCODE_BASE_REG && machine == EM_X86_64));
   u32 saved = info->fpOpcode & ~(u32)UNWIND_OPCODEF_DEREF;
-  REQUIRE(saved <= UNWIND_OPCODE_BASE_LR && (saved != UNWIND_OPCODE_BASE_LR || machine == EM_AARCH64));
+  REQUIRE(saved <= UNWIND_OPCODE_BASE_LR &&
+          (saved != UNWIND_OPCODE_BASE_LR || machine == EM_AARCH64));
   REQUIRE((info->mergeOpcode & ~(u32)MERGEOPCODE_NEGATIVE) <= 2);
 }
 
@@ -107,7 +109,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
   u64 base = more & 1 ? 0xffffffff80000000ULL : more & 2 ? 0x7ffffffffffffff0ULL : 0x1000;
   cfi_section sections[] = {
       {.data = one, .size = first, .address = base, .eh = !!(flags & FIRST_IS_EH)},
-      {.data = other, .size = size - first, .address = base + 0x10000, .eh = !!(flags & SECOND_IS_EH)},
+      {.data = other,
+       .size = size - first,
+       .address = base + 0x10000,
+       .eh = !!(flags & SECOND_IS_EH)},
   };
   /* Code is the section itself, so that inputs may hold a trampoline. */
   cfi_span spans[] = {
@@ -116,7 +121,8 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
   };
   cfi_source source = {
       .machine = flags & ARM ? EM_AARCH64 : EM_X86_64,
-      .flags = (flags & REGISTERS ? CFI_ALLOW_REGISTERS : 0) | (flags & RELOCATABLE ? CFI_RELOCATABLE : 0),
+      .flags = (flags & REGISTERS ? CFI_ALLOW_REGISTERS : 0) |
+               (flags & RELOCATABLE ? CFI_RELOCATABLE : 0),
       .entry = entry,
       .data_base = flags & DATA_BASE ? base + 0x400 : 0,
       .sections = sections,

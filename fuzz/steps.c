@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the unwinders: the stopped Ruby processes of seeds/steps.images (see image.py), with memory, registers
- * and maps changed as the input says. Whatever they hold, a run must end within bounds and give a whole record.
+ * Fuzzes the unwinders: the stopped Ruby processes of seeds/steps.images (see image.py), with
+ * memory, registers and maps changed as the input says. Whatever they hold, a run must end within
+ * bounds and give a whole record.
  *
- * Input: u8 image, u8 mode, u8 background, u8 parameter, then changes: u8 opcode and its operands, to the end.
+ * Input: u8 image, u8 mode, u8 background, u8 parameter, then changes: u8 opcode and its operands,
+ * to the end.
  */
 #define _GNU_SOURCE /* memfd_create */
 #include "../support/ebpf/host/host.c"
@@ -32,7 +34,8 @@ enum {
   MAX_CELLS = 4096,
   MAX_CHANGES = 256,
   MAX_HOLES = 8,
-  /* Reads of one run: 30 programs of at most 27 Ruby frames with 11 reads each, and the native frames. */
+  /* Reads of one run: 30 programs of at most 27 Ruby frames with 11 reads each, and the native
+     frames. */
   MAX_READS = 20000,
   /* The kernel refuses the 34th: what bounds a run when slots of progs hold the wrong programs. */
   MOST_TAIL_CALLS = 34,
@@ -81,8 +84,10 @@ static image *images[MAX_IMAGES];
 static u32 image_count;
 
 #define SIZED(name, key_type_size, value_type_size)                                                \
-  { #name, sizeof(*name.type) / sizeof(int), key_type_size, value_type_size,                       \
-    sizeof(*name.max_entries) / sizeof(int) }
+  {                                                                                                \
+#name, sizeof(*name.type) / sizeof(int), key_type_size, value_type_size,                       \
+        sizeof(*name.max_entries) / sizeof(int)                                                    \
+  }
 #define TYPED(name) SIZED(name, sizeof(*name.key), sizeof(*name.value))
 #define OUTER(bits) SIZED(exe_id_to_##bits##_stack_deltas, sizeof(u64), sizeof(u32))
 static const struct {
@@ -101,6 +106,7 @@ static const struct {
     TYPED(system_config),
     TYPED(stack_delta_page_to_info),
     TYPED(unwind_info_array),
+    TYPED(followed_pids),
     TYPED(ruby_tls),
     TYPED(counters),
     TYPED(kernel_stack_scratch),
@@ -144,7 +150,8 @@ static void reset_maps(host *h) {
 }
 
 static void fill_programs(host *h) {
-  static const u32 slots[][2] = {{PROG_UNWIND_STOP, 2}, {PROG_UNWIND_NATIVE, 3}, {PROG_UNWIND_RUBY, 4}};
+  static const u32 slots[][2] = {
+      {PROG_UNWIND_STOP, 2}, {PROG_UNWIND_NATIVE, 3}, {PROG_UNWIND_RUBY, 4}};
   for (int i = 0; i < 3; i++)
     REQUIRE(!host_map_update(host_map_find(h, "progs"), &slots[i][0], &slots[i][1], BPF_ANY));
 }
@@ -167,7 +174,8 @@ static void load_entry(image *m, const u8 *payload) {
   u32 sizes[2];
   memcpy(sizes, payload + 32, sizeof sizes);
   host_map *map = host_map_find(m->host, (const char *)payload);
-  REQUIRE(map && map->key_size == sizes[0] && map->value_size == sizes[1]); /* or make_seeds.py again */
+  REQUIRE(map && map->key_size == sizes[0] &&
+          map->value_size == sizes[1]); /* or make_seeds.py again */
   const u8 *key = payload + 40, *value = key + ((sizes[0] + 7) & ~7u);
   REQUIRE(!host_map_update(map, key, value, BPF_ANY));
 }
@@ -194,7 +202,8 @@ static void load_memory(image *m, const u8 *payload, u32 length) {
   memcpy(p->data, payload + 8, p->size);
 }
 
-/* What a map's update copied is changed in place, so this is done when nothing is added any more. */
+/* What a map's update copied is changed in place, so this is done when nothing is added any more.
+ */
 static void collect_cells(image *m) {
   for (u32 i = 0; i < MAPS; i++) {
     host_map *map = m->host->maps[i];
@@ -214,8 +223,8 @@ static void collect_cells(image *m) {
           c->size = (u32)host_map_bytes(inner);
         }
       }
-    else if (map && (!strcmp(maps[i].name, "system_config") || !strcmp(maps[i].name, "unwind_info_array") ||
-                     !strcmp(maps[i].name, "progs")))
+    else if (map && (!strcmp(maps[i].name, "system_config") ||
+                     !strcmp(maps[i].name, "unwind_info_array") || !strcmp(maps[i].name, "progs")))
       m->cells[m->cell_count++] = (cell){map->values, (u32)host_map_bytes(map), i};
     if (m->cell_count > m->first_cell[i])
       m->groups[m->group_count++] = i;
@@ -223,7 +232,8 @@ static void collect_cells(image *m) {
   m->first_cell[MAPS] = m->cell_count;
 }
 
-/* The pieces once more in a file: programs that run on a core or a live process read through a descriptor. */
+/* The pieces once more in a file: programs that run on a core or a live process read through a
+ * descriptor. */
 static void write_file(image *m) {
   m->fd = memfd_create("memory", MFD_CLOEXEC);
   REQUIRE(m->fd >= 0);
@@ -269,8 +279,8 @@ static u64 background_word(const world *w, u64 address) {
     return address + (u64)((s64)w->parameter * 8);
   case NOISE: {
     /* Mostly frame flags, small numbers, and pointers into memory of the same kind. */
-    static const u64 flags[] = {0x55550001, 0x66660001, 0x79990001, 0x11110001, 0x22220003, 0x55550021,
-                                0x66660021, 0x79990021};
+    static const u64 flags[] = {0x55550001, 0x66660001, 0x79990001, 0x11110001,
+                                0x22220003, 0x55550021, 0x66660021, 0x79990021};
     u64 word = mixed(address ^ (u64)(u8)w->parameter << 56);
     if (word & 1)
       return flags[word >> 1 & 7] | (word >> 8 & 0x60);
@@ -389,9 +399,30 @@ static u8 *word_at(image *m, u64 number, u64 *address, u64 *offset) {
 
 /* A value that is worth trying. */
 static u64 take_value(input *in, image *m, u64 before) {
-  static const u64 odd[] = {0, 1, 7, 8, 0xfff, 0x1000, 0x7fffffff, 0x80000000, 0xffffffff, 1ULL << 47,
-                            0x00ffffffffffffffULL, 1ULL << 56, 0x7fffffffffffffffULL, 1ULL << 63, ~7ULL, ~0ULL,
-                            0x55550001, 0x66660001, 0x79990001, 0x55550021, 0x66660061, 0x79990021, 0x8001, 0x8003};
+  static const u64 odd[] = {0,
+                            1,
+                            7,
+                            8,
+                            0xfff,
+                            0x1000,
+                            0x7fffffff,
+                            0x80000000,
+                            0xffffffff,
+                            1ULL << 47,
+                            0x00ffffffffffffffULL,
+                            1ULL << 56,
+                            0x7fffffffffffffffULL,
+                            1ULL << 63,
+                            ~7ULL,
+                            ~0ULL,
+                            0x55550001,
+                            0x66660001,
+                            0x79990001,
+                            0x55550021,
+                            0x66660061,
+                            0x79990021,
+                            0x8001,
+                            0x8003};
   u64 address, offset, value;
   switch (take(in, 1) % 6) {
   case 0:
@@ -413,7 +444,8 @@ static u64 take_value(input *in, image *m, u64 before) {
 
 static void change_cell(input *in, image *m) {
   u32 map = m->groups[take(in, 1) % m->group_count];
-  const cell *c = &m->cells[m->first_cell[map] + take(in, 2) % (m->first_cell[map + 1] - m->first_cell[map])];
+  const cell *c =
+      &m->cells[m->first_cell[map] + take(in, 2) % (m->first_cell[map + 1] - m->first_cell[map])];
   u32 width = 1U << take(in, 1) % 4;
   u32 at = (u32)take(in, 3) % c->size;
   u64 before = 0;
@@ -579,8 +611,8 @@ static void load_images(void) {
       u32 frames = run(&plain, mode, &images[i]->task, images[i]->context);
       u32 expected = mode & 1 ? images[i]->context_frames : images[i]->frames;
       if (frames != expected) {
-        fprintf(stderr, "image %s, mode %u: %u frames, not %u: run fuzz/make_seeds.py again\n", images[i]->name,
-                mode, frames, expected);
+        fprintf(stderr, "image %s, mode %u: %u frames, not %u: run fuzz/make_seeds.py again\n",
+                images[i]->name, mode, frames, expected);
         abort();
       }
     }

@@ -3,7 +3,7 @@
 #
 # Makes the tree ready for a make target, and is quick when it already is.
 #
-#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm
+#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm fuzz
 #
 # 1. Debian packages: what the groups need and the machine lacks is installed if we are root and
 #    have apt; otherwise the packages are named and we stop.
@@ -32,6 +32,14 @@ has_python_headers() {
   "$PYTHON" -c 'import os, sysconfig as s; raise SystemExit(not os.path.exists(s.get_path("include") + "/Python.h"))'
 }
 has_clang() { has clang || has clang-19 || has clang-16 || has clang-14; }
+
+# The clang that fuzz/run.py takes, its version, and whether it has the libraries that fuzzing links with.
+any_clang() { command -v clang || command -v clang-19 || command -v clang-16 || command -v clang-14 || echo clang-14; }
+clang_version() { "$(any_clang)" -dumpversion 2>/dev/null | cut -d. -f1 || echo 14; }
+has_fuzzer() {
+  echo 'int LLVMFuzzerTestOneInput(const char *data, long size) { return 0; }' |
+    "$(any_clang)" -x c - -fsanitize=fuzzer,address,undefined -o /dev/null
+}
 
 # need PACKAGE CHECK...: adds the package to $missing when the check fails.
 missing=()
@@ -72,7 +80,11 @@ packages_of() {
       need debootstrap has debootstrap
       need e2fsprogs has debugfs
       ;;
-    *) die "unknown group '$1'; the groups are build demo test lint vm" ;;
+    fuzz)
+      packages_of test
+      need "libclang-rt-$(clang_version)-dev" has_fuzzer
+      ;;
+    *) die "unknown group '$1'; the groups are build demo test lint vm fuzz" ;;
   esac
 }
 
@@ -153,9 +165,18 @@ if [ "${1-}" = --tools-only ]; then
   package=
   shift
 fi
+# libFuzzer for Python; where there is none for this Python, the fuzzers make do without.
+install_atheris() {
+  .venv/bin/python -c 'import atheris' 2>/dev/null && return
+  .venv/bin/pip install -q 'atheris>=2.3' || say "no atheris for this Python: Python targets are fuzzed at random"
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9 # two targets may be made at once, in two terminals
 install_packages build "$@"
 make_venv
 [ -z "$package" ] || install_package
+for group in "$@"; do
+  [ "$group" != fuzz ] || install_atheris
+done

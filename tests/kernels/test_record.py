@@ -25,7 +25,9 @@ outer((1..1000).to_a) while Process.clock_gettime(Process::CLOCK_MONOTONIC) < st
 def profile(tmp_path_factory: pytest.TempPathFactory) -> rubyunwind.Profile:
     program = tmp_path_factory.mktemp("record") / "spin.rb"
     program.write_text(SPIN)
-    return rubyunwind.record(command=["ruby", "--disable-gems", str(program)], rate=49, duration=60)
+    return rubyunwind.record(
+        command=["ruby", "--disable-gems", str(program)], rate=49, duration=60, backend="bpf"
+    )
 
 
 def shape(sample: rubyunwind.Sample) -> str:

@@ -35,12 +35,14 @@ class Recorder:
         env: dict[str, str] | None = None,
         preexec: Callable[[], None] | None = None,
         program: Sequence[str] = ("-m", "rubyunwind.cli.main"),
+        backend: str = "bpf",
+        wrapper: Sequence[str] = (),
     ) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self._out, self._err = folder / "stdout", folder / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, *program, "record", *map(str, arguments)],
+                [*wrapper, sys.executable, *program, "record", "--backend", backend, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -36,6 +36,20 @@ class Spinning:
         return stack
 
 
+def _cpu_ticks(pid: int, tid: int) -> int:
+    fields = (
+        Path(f"/proc/{pid}/task/{tid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+    )
+    return int(fields.split()[11])  # utime of proc(5), in ticks of 10 ms
+
+
+def _wait_for_the_spin(pid: int, tid: int) -> None:
+    """A thread that has used two ticks more is done with printing."""
+    end, before = time.monotonic() + PATIENCE, _cpu_ticks(pid, tid)
+    while _cpu_ticks(pid, tid) < before + 2 and time.monotonic() < end:
+        time.sleep(0.005)
+
+
 @contextmanager
 def spinning(
     name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = ()
@@ -49,6 +63,8 @@ def spinning(
     try:
         assert process.stdout is not None
         said = [json.loads(process.stdout.readline()) for _ in range(threads)]
+        for one in said:
+            _wait_for_the_spin(process.pid, one["tid"] or process.pid)
         yield Spinning(
             process.pid,
             tuple((one["tid"] or 0, tuple((p, n, label) for p, n, label in one["frames"])) for one in said),

@@ -34,7 +34,8 @@ pytestmark = pytest.mark.usefixtures("bpf")
 
 RATE = 499
 # A storm begins at a line from us and ends after 1.2 s of CPU time of it and its children, however long that
-# takes; it prints the seconds of both.
+# takes; it prints the seconds of both. What a storm repeats takes a random time, 2 ms on average: the clock
+# ticks each 2 ms, too, and would meet a steady rhythm always in the same place.
 RUBY_STORM = """
     def used
       times = Process.times
@@ -48,20 +49,36 @@ RUBY_STORM = """
     gets
 """
 CHILDREN = 'def one_more = system("true")\n' + RUBY_STORM
+# With bursts of its own, so that there is enough of the parent to be counted.
+BUSY_PARENT = (
+    """
+    def busy(until_) = (nil while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < until_)
+    def one_more
+      system("true")
+      busy(Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) + rand * 0.004)
+    end
+"""
+    + RUBY_STORM
+)
 THREADS = (
     """
-    def busy = (nil while Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) < 0.002)
-    def one_more = Thread.new { busy }.join
+    def busy(seconds)
+      start = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
+      nil while Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) < start + seconds
+    end
+    def one_more = Thread.new { busy(rand * 0.004) }.join
 """
     + RUBY_STORM
 )
 # Ruby gives the kernel's threads to one Thread after the other; Python makes a new one for each.
 NATIVE_THREADS = """
+import random
 import threading
 import time
 
 def busy():
-    while time.thread_time() < 0.002:
+    end = random.uniform(0, 0.004)
+    while time.thread_time() < end:
         pass
 
 def one_more():
@@ -118,15 +135,14 @@ def test_what_a_storm_of_short_children_burns_is_in_the_counts() -> None:
         storm = sample_storm(target)
     assert storm.of_children > 0.3  # it is about them
     assert storm.accounted == pytest.approx((storm.own + storm.of_children) * RATE, rel=0.25)
-    of_parent = sum(sample.pid == storm.pid for sample in storm.samples)
-    assert of_parent == pytest.approx(storm.own * RATE, rel=0.25)
+    assert len({sample.pid for sample in storm.samples}) >= 50
     assert storm.profiler.counters[Counter.NOT_FOLLOWED] == 0
 
 
 def test_of_a_storm_of_children_that_are_not_followed_the_parent_is_sampled() -> None:
-    with ruby(CHILDREN) as target:
+    with ruby(BUSY_PARENT) as target:
         storm = sample_storm(target, children=False)
-    assert storm.of_children > 0.3
+    assert storm.of_children > 0.1
     assert {sample.pid for sample in storm.samples} == {storm.pid}
     assert len(storm.samples) == pytest.approx(storm.own * RATE, rel=0.25)
     assert storm.profiler.stats.lost == 0
@@ -184,14 +200,14 @@ def test_what_runs_beside_is_neither_sampled_nor_counted() -> None:
             assert samples == []
             # The clock has ticked all the while: once it is followed, it is seen, and it alone.
             profiler.follow(stranger)
-            until(lambda: samples.extend(profiler.poll(0.05)) or len(samples) >= 20, "it is not sampled")
+            gather_more(profiler, samples, 20)
             assert {sample.pid for sample in samples} == {stranger}
 
 
 def test_a_busy_process_is_told_from_those_beside_it() -> None:
     with spinning_shell() as target, spinning_shell(), Profiler([target], rate=RATE) as profiler:
         samples: list[Sample] = []
-        until(lambda: samples.extend(profiler.poll(0.05)) or len(samples) >= 100, "it is not sampled")
+        gather_more(profiler, samples, 100)
         samples += profiler.stop()
         counted = profiler.counters
     assert {sample.pid for sample in samples} == {target}
@@ -238,6 +254,16 @@ def wait_for(profiler: Profiler, condition: Callable[[], object], what: str) -> 
     until(met, what)
 
 
+def gather_more(profiler: Profiler, samples: list[Sample], count: int) -> None:
+    """Add samples to a list until it has that many."""
+
+    def enough() -> bool:
+        samples.extend(profiler.poll(0.05))
+        return len(samples) >= count
+
+    until(enough, f"there are not {count} samples")
+
+
 ALL = FollowFlag.PROCESS | FollowFlag.CHILDREN
 
 
@@ -276,7 +302,7 @@ def test_a_process_stays_followed_until_its_last_thread_has_ended() -> None:
             wait_for(profiler, lambda: read_status(target.pid).state == "Z", "its leader does not end")
             (rest,) = set(threads(target.pid)) - {target.pid}
             samples: list[Sample] = []
-            until(lambda: samples.extend(profiler.poll(0.05)) or len(samples) >= 50, "it is not sampled")
+            gather_more(profiler, samples, 50)
             assert {sample.tid for sample in samples[-20:]} == {rest}
             assert followed(profiler) == {target.pid: ALL}
             target.kill()
@@ -297,7 +323,7 @@ def test_a_process_that_is_followed_from_its_exec_on_is_not_sampled_before() -> 
             assert followed(profiler) == {shell.pid: FollowFlag.PROCESS | FollowFlag.FROM_EXEC}
             say(shell)
             samples: list[Sample] = []
-            until(lambda: samples.extend(profiler.poll(0.05)) or len(samples) >= 20, "it is not sampled")
+            gather_more(profiler, samples, 20)
             assert followed(profiler) == {shell.pid: FollowFlag.PROCESS}
 
 
@@ -313,17 +339,19 @@ def test_a_child_that_had_ended_before_is_not_followed() -> None:
 
 def test_a_child_that_finds_no_room_is_counted_and_said() -> None:
     script = "read go; for n in 1 2 3 4 5 6; do sleep 60 & echo $!; done; wait"
-    with process("sh", "-c", script) as shell:
-        with Profiler([shell.pid], rate=RATE, map_sizes={"followed_pids": 4}) as profiler:
-            say(shell)
-            children = {int(hear(shell)) for _ in range(6)}
-            try:
-                profiler.poll(0.05)
-                kept = set(followed(profiler)) - {shell.pid}
-                counted = profiler.counters[Counter.NOT_FOLLOWED]
-                said = dict(profiler.stats.failed)["processes too many to follow"]
-            finally:
-                for child in children:
-                    os.kill(child, 9)
+    with (
+        process("sh", "-c", script) as shell,
+        Profiler([shell.pid], rate=RATE, map_sizes={"followed_pids": 4}) as profiler,
+    ):
+        say(shell)
+        children = {int(hear(shell)) for _ in range(6)}
+        try:
+            profiler.poll(0.05)
+            kept = set(followed(profiler)) - {shell.pid}
+            counted = profiler.counters[Counter.NOT_FOLLOWED]
+            said = dict(profiler.stats.failed)["processes too many to follow"]
+        finally:
+            for child in children:
+                os.kill(child, 9)
     assert kept < children
     assert counted == said == len(children - kept) >= 1

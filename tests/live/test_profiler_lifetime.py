@@ -87,7 +87,7 @@ def test_a_recording_that_cannot_begin_runs_no_command() -> None:
     with Profiler():
         pass
     before = descriptors()
-    recording = Recording(command=["no-such-command-anywhere"])
+    recording = Recording(command=["no-such-command-anywhere"], backend="bpf")
     with pytest.raises(Exception, match="cannot run no-such-command-anywhere") as caught, recording:
         pass
     assert getattr(caught.value, "exit_status", None) == 127

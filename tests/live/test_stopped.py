@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,14 @@ HEAD = """
 #include <unistd.h>
 volatile unsigned long counters[64];
 extern char __start_spinning[], __stop_spinning[];
-__attribute__((noinline, section("spinning"))) void spin(volatile unsigned long *counter) { for (;;) ++*counter; }
+__attribute__((noinline, section("spinning"))) void spin(volatile unsigned long *counter) {
+  for (;;) ++*counter;
+}
 void *spinner(void *counter) { spin(counter); return counter; }
 void *sleeper(void *unused) { pause(); return unused; }
 pthread_t start(void *(*body)(void *), void *argument) {
   pthread_t thread;
-  if (pthread_create(&thread, 0, body, argument)) abort();
+  while (pthread_create(&thread, 0, body, argument)) usleep(100); /* while another calls exec */
   return thread;
 }
 void ready(void) {
@@ -215,7 +218,7 @@ def test_twenty_threads_stop_and_go_on(start: Start) -> None:
     program = start(TWENTY_THREADS)
     spinning = [0, *range(1, 20, 2)]
     for index in spinning:
-        until(lambda index=index: program.counter(index), "a thread does not spin")
+        until(partial(program.counter, index), "a thread does not spin")
     with StoppedProcess(program.pid) as stopped:
         assert program.stands_still(*spinning)
         assert program.states() == {"t"}
@@ -319,20 +322,23 @@ def test_no_signal_is_lost_or_doubled_while_stopping(start: Start) -> None:
 
 def test_threads_that_start_and_end_during_the_stop_are_all_caught(start: Start) -> None:
     program = start(CHAINS)
-    seen = set()
+    seen: set[int] = set()
+
+    def moved_on(before: int) -> bool:
+        return program_counter_of(program.pid, program.counters, any_thread=True) != before
+
     for _ in range(40):
         with StoppedProcess(program.pid, timeout=PATIENCE) as stopped:
             assert stopped.unstopped == ()
             assert stopped.threads
-            alive = {tid for tid in threads(program.pid) if tid != program.pid}  # the main thread has ended
-            running = {tid for tid in alive if (t := read_thread(program.pid, tid)) and t.state not in "tZX"}
-            assert not running
+            held = {thread.tid: "t" for thread in stopped.threads}
+            found = (read_thread(program.pid, tid) for tid in threads(program.pid))
+            states = {thread.tid: thread.state for thread in found if thread is not None}
+            states.pop(program.pid)  # the main thread has ended
+            assert states == held
             seen |= {thread.tid for thread in stopped.threads}
             before = program_counter_of(stopped.threads[0].tid, program.counters)
-        until(
-            lambda before=before: program_counter_of(program.pid, program.counters, any_thread=True) != before,
-            "it does not go on",
-        )
+        until(partial(moved_on, before), "it does not go on")
     assert len(seen) > 20
 
 
@@ -351,6 +357,9 @@ def test_a_process_that_calls_exec_from_a_thread_is_held_and_goes_on(start: Star
         words = Path(f"/proc/{program.pid}/cmdline").read_bytes().split(b"\0")
         return int(words[1] or 0) if len(words) > 1 else -1
 
+    def moved_on(before: int) -> bool:
+        return count() > max(before, 0)
+
     for _ in range(100):
         before = count()
         with StoppedProcess(program.pid, timeout=PATIENCE) as stopped:
@@ -360,7 +369,7 @@ def test_a_process_that_calls_exec_from_a_thread_is_held_and_goes_on(start: Star
             assert set(threads(program.pid)) == {thread.tid for thread in stopped.threads}
             assert program.states() == {"t"}
             assert count() == held
-        until(lambda before=before: count() > max(before, 0), "it does not go on")
+        until(partial(moved_on, before), "it does not go on")
     assert program.process.poll() is None
 
 

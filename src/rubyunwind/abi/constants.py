@@ -201,4 +201,4 @@ REPORTED_PIDS_TIMEOUT: Final = 30_000_000_000
 METRIC_ID_BEGIN_CUMULATIVE: Final = 96
 METRIC_ID_MAX: Final = 97
 # Entries of the counters map.
-NUM_COUNTERS: Final = 12
+NUM_COUNTERS: Final = 13

@@ -26,6 +26,7 @@ _FIXED = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}  # bytes behind the common hea
 _EACH = {STRUCT: 12, UNION: 12, ENUM: 8, FUNC_PROTO: 8, DATASEC: 12, ENUM64: 12}  # bytes per vlen entry
 _TRANSPARENT = frozenset({TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG})
 _POINTER_SIZE = 8  # -target bpf, whatever the machine
+_MAX_MEMBERS = 1 << 16  # of all structs together, those of unnamed ones counted wherever they appear
 _MAX_DEPTH = 32  # of modifiers, arrays and nested map definitions; the kernel's limit is the same
 
 
@@ -73,6 +74,7 @@ class Btf:
     data: bytes
     _strings: bytes = b""
     _types: list[_Type] = field(default_factory=list)
+    _room: int = 0  # members that layouts() may still give
 
     @classmethod
     def parse(cls, data: bytes) -> Btf:
@@ -112,6 +114,7 @@ class Btf:
         Members inside an unnamed struct or union appear under their own names, as C sees them.
         """
         found: dict[str, Layout] = {}
+        self._room = _MAX_MEMBERS
         for item in self._types:
             if item.kind in (STRUCT, UNION) and item.name:
                 name = self._name(item.name)
@@ -192,6 +195,9 @@ class Btf:
         if depth > _MAX_DEPTH:
             raise DecodeError("BTF struct contains itself")
         for name, type_id, place in self._entries(item, _TYPE):
+            self._room -= 1
+            if self._room < 0:  # a few structs that hold each other twice make as many as one likes
+                raise DecodeError(f"BTF structs have more than {_MAX_MEMBERS} members")
             # With kind_flag the upper 8 bits are a bit field's width.
             offset = base + (place & 0xFFFFFF if item.flag else place) // 8
             if name:

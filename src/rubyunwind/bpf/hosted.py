@@ -100,9 +100,12 @@ class HostMemory:
 def host_read_python(context: Any, address: int, to: Any, length: int) -> int:
     """Read from a Memory for the programs: 0, or -1 where there is nothing."""
     try:
-        ffi.memmove(to, ffi.from_handle(context).read(address, length), length)
+        data = ffi.from_handle(context).read(address, length)
     except RubyUnwindError:
         return -1
+    if len(data) != length:  # against the protocol, and memmove would read on behind it
+        return -1
+    ffi.memmove(to, data, length)
     return 0
 
 
@@ -167,6 +170,7 @@ class HostedCollection:
         self._host = host
         self._resource = Resource("the hosted collection", lambda: lib.host_free(host), owner=self)
         self._kernel = _HostKernel()
+        self._scratch: Any = None
         sizes = max_entries or {}
         maps: dict[str, Map] = {}
         for each in spec.maps.values():
@@ -229,6 +233,19 @@ class HostedCollection:
         """
         self._resource.check()
         if lib.host_run_context(self._host, context, _host_task(task), memory.struct):
+            return None
+        return self._output()
+
+    def run_steady(self, context: int, task: HostTask, memory: HostMemory, attempts: int) -> bytes | None:
+        """Walk the Ruby stack of a context as `run_context` does, while its thread runs.
+
+        What calls and returns change is copied first, at one moment, up to `attempts` times until it held
+        still (some microseconds each). None: it never did, cannot be read, or is no stack.
+        """
+        self._resource.check()
+        if self._scratch is None:
+            self._scratch = ffi.new("u8[]", lib.host_steady_size())
+        if lib.host_run_steady(self._host, context, _host_task(task), memory.struct, self._scratch, attempts):
             return None
         return self._output()
 

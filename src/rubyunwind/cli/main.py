@@ -17,6 +17,7 @@ __all__ = ["main"]
 _VERBS = {
     "record": "rubyunwind.cli.record",
     "snapshot": "rubyunwind.cli.snapshot",
+    "lines": "rubyunwind.cli.lines",
 }
 
 

@@ -197,8 +197,8 @@ def _say_totals(profile: Profile, target: Output) -> None:
         click.echo("\r\033[K", nl=False, err=True)
     whole = totals.read - sum(not sample.complete for sample in profile.samples)
     text = (
-        f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz ({profile.backend}): {whole} whole, "
-        f"{totals.truncated} truncated, {totals.lost} lost"
+        f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz ({profile.backend}): "
+        f"{whole} whole, {totals.truncated} truncated, {totals.lost} lost"
     )
     click.echo(f"rubyunwind: {text}", err=True)
     if totals.failed:

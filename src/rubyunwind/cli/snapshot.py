@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rubyunwind.cli.text import printable
 from rubyunwind.profiler.snapshot import take_snapshot
 
 if TYPE_CHECKING:
@@ -64,38 +65,31 @@ def command(
         click.echo(f"rubyunwind: and {len(taken.notes) - len(shown)} more like that; -v shows all", err=True)
     stood = f", stopped for {taken.stopped_ns / 1e6:.1f} ms" if taken.stopped_ns else ""
     runtimes = f" ({', '.join(taken.runtimes)})" if taken.runtimes else ""
-    click.echo(f"process {taken.pid} {_printable(taken.comm)}{runtimes}, {len(taken.threads)} threads{stood}")
+    click.echo(f"process {taken.pid} {printable(taken.comm)}{runtimes}, {len(taken.threads)} threads{stood}")
     for thread in taken.threads:
         _print(thread, native)
 
 
 def _print(thread: ThreadStack, native: bool) -> None:
     where = f" in {thread.wait_channel}" if thread.wait_channel else ""
-    name = f" {_printable(thread.name)}" if thread.name else ""
+    name = f" {printable(thread.name)}" if thread.name else ""
     click.echo(f"\nthread {thread.tid}{name}: {thread.state}{where}")
     for frame in _shown(thread, native):
-        click.echo(f"    {frame.kind:7} {_printable(frame.name)}{_place(frame)}")
+        click.echo(f"    {frame.kind:7} {printable(frame.name)}{_place(frame)}")
     if not thread.complete:
         click.echo(f"    [incomplete: {thread.reason}]")
 
 
 def _place(frame: Frame) -> str:
     if frame.path is not None:
-        return f"  {_printable(frame.path)}:{frame.line}"
+        return f"  {printable(frame.path)}:{frame.line}"
     return (
-        f"  {_printable(frame.module)}+{frame.offset:#x}" if frame.module and frame.offset is not None else ""
+        f"  {printable(frame.module)}+{frame.offset:#x}" if frame.module and frame.offset is not None else ""
     )
 
 
 def _shown(thread: ThreadStack, native: bool) -> list[Frame]:
     return [frame for frame in thread.frames if native or frame.kind not in ("native", "kernel")]
-
-
-def _printable(text: str) -> str:
-    """Escape what would disturb a terminal: controls, and bytes that are no UTF-8."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
 
 
 def _document(taken: Snapshot, native: bool) -> dict[str, Any]:

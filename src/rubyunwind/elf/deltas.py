@@ -24,7 +24,7 @@ UnwindInfoTuple = tuple[int, int, int, int, int]
 
 FEW_ROWS = 20  # below that the separate debug file is looked at, too
 MAX_SPANS = 64
-MAX_CODE = 16 << 20  # bytes of a span in which signal trampolines are looked for by their code
+MAX_CODE = 16 << 20  # bytes of all spans in which signal trampolines are looked for by their code
 
 PT_GNU_EH_FRAME = 0x6474E550  # elf.h
 _EH_FRAME_HDR_PCREL = bytes([1, 0x1B])  # version 1, pointer to .eh_frame as DW_EH_PE_pcrel | sdata4
@@ -206,8 +206,10 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
         slot.data, slot.size, slot.address, slot.eh = keep[-1], len(data), address, eh
     wanted = sorted(elf.executable_spans)[:MAX_SPANS]
     spans = ffi.new("cfi_span[]", len(wanted))
+    room = MAX_CODE
     for slot, (start, end, offset) in zip(spans, wanted, strict=True):
-        code = elf.read(offset, min(end - start, MAX_CODE))
+        code = elf.read(offset, min(end - start, room))
+        room -= len(code)
         keep.append(ffi.from_buffer("u8[]", code))
         slot.start, slot.end, slot.code, slot.code_size = start, end, keep[-1], len(code)
     source = ffi.new("cfi_source *")

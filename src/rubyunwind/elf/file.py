@@ -36,6 +36,8 @@ SHN_XINDEX = 0xFFFF
 MAX_READ = 256 << 20
 """Largest piece of a file that is read at once, in bytes: no table or section that we want is larger."""
 MAX_HEADERS = 65536
+MAX_PROGRAM_HEADERS = 65536 // 56
+"""The kernel runs no program with more than 64 KiB of them (load_elf_phdrs)."""
 
 _EHDR = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SHDR = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
@@ -176,10 +178,11 @@ class ElfFile:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Program headers in file order; empty when the table is missing or does not fit the file."""
+        """Program headers in file order; empty when the table is missing, absurd or does not fit the file."""
         if (
             self._phentsize != _PHDR.size
             or not self._phoff
+            or self._phnum > MAX_PROGRAM_HEADERS
             or self._phnum * _PHDR.size + self._phoff > self.size
         ):
             return ()
@@ -225,6 +228,8 @@ class ElfFile:
         if len(data) < _CHDR.size:
             raise DecodeError(f"{self.name}: compressed section {section.name} has no header")
         kind, _, size, _ = _CHDR.unpack_from(data)
+        if not size:  # to zlib, 0 would mean that there is no limit
+            return b""
         if kind != ELFCOMPRESS_ZLIB or size > MAX_READ:
             raise DecodeError(
                 f"{self.name}: section {section.name} is compressed with method {kind} to {size} bytes; "

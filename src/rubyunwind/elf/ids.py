@@ -26,11 +26,13 @@ def build_id(elf: ElfFile) -> bytes | None:
     """Return the GNU build id (20 bytes mostly), or None when the file has none that can be read."""
     areas = [(s.offset, s.size) for s in elf.sections if s.type == SHT_NOTE]
     areas += [(s.offset, s.file_size) for s in elf.segments if s.type == PT_NOTE]
+    left = MAX_NOTES  # in all: there may be thousands of headers for one place
     for offset, size in areas:
         try:
-            notes = elf.read(offset, min(size, MAX_NOTES))
+            notes = elf.read(offset, min(size, left))
         except DecodeError:
             continue
+        left -= len(notes)
         for name, kind, description in _notes(notes):
             if name == b"GNU\0" and kind == NT_GNU_BUILD_ID and 0 < len(description) <= MAX_BUILD_ID:
                 return description

@@ -27,6 +27,7 @@ STB_GLOBAL = 1
 
 SYMBOL_SIZE = 24  # Elf64_Sym: u32 name; u8 info, other; u16 shndx; u64 value, size
 MAX_SYMBOLS = 1_000_000  # of one table; what follows is left out
+MAX_TABLES = 4  # sections of one type that are read; a real file has one
 MAX_NAME = 4096  # bytes of a name that are given out
 NESTED = 16  # symbols looked at before an address for one that is long enough to hold it
 
@@ -85,8 +86,11 @@ class SymbolTable:
 
     def _tables(self) -> list[_Table]:
         if self._loaded is None:
-            kinds = (SHT_SYMTAB, SHT_DYNSYM)
-            found = [self._table(s) for kind in kinds for s in self._elf.sections if s.type == kind]
+            wanted: list[Section] = []
+            for kind in (SHT_SYMTAB, SHT_DYNSYM):
+                # All may be one megabyte under many names: the number of tables is bounded, too.
+                wanted += [section for section in self._elf.sections if section.type == kind][:MAX_TABLES]
+            found = [self._table(section) for section in wanted]
             self._loaded = [table for table in found if table is not None]
         return self._loaded
 
@@ -149,9 +153,12 @@ class SymbolTable:
         """Return the defined symbol of that exact name and any type, or None."""
         wanted = name.encode("utf-8", "surrogateescape") + b"\0"
         for table in self._tables():
-            # Linkers let a name be the tail of a longer one, so every place is tried.
-            at = table.names.find(wanted)
-            while at >= 0 and len(wanted) > 1:
+            # Linkers let a name be the tail of a longer one, so every place is tried; a table of made-up
+            # names may have millions.
+            at = table.names.find(wanted) if len(wanted) > 1 else -1
+            for _ in range(MAX_SYMBOLS):
+                if at < 0:
+                    break
                 index = table.by_name_offset.get(at)
                 if index is not None:
                     kind = table.infos[index] & 0xF

@@ -263,6 +263,12 @@ class CoreFile:
 
     def _parse_notes(self) -> CoreNotes:
         areas = self._header.notes
+        claimed = sum(size for _, size in areas)
+        if claimed > self._size:  # one place under thousands of headers, or a file that is cut off
+            raise DecodeError(
+                f"{self.name} has {self._size} bytes, but its notes alone would have {claimed}: "
+                "it is truncated or damaged"
+            )
         notes = (note for area in areas for note in iterate_notes(self._read, *area))
         parsed = parse_notes(notes, self.machine)
         if not parsed.threads:

@@ -189,13 +189,18 @@ class CoreFiles:
 
         Only segments that the process could not write to have in memory what they have in the file.
         """
-        entry = self.range_at(address)
-        if entry is None:
-            raise MemoryReadError(address, length, "not dumped, and no file was mapped there")
-        if address + length > entry.end:
-            return self.read(address, entry.end - address) + self.read(
-                entry.end, address + length - entry.end
-            )
+        parts = []
+        at, end = address, address + length
+        while not parts or at < end:
+            entry = self.range_at(at)
+            if entry is None:
+                raise MemoryReadError(address, length, "not dumped, and no file was mapped there")
+            piece = min(end, entry.end) - at
+            parts.append(self._read_file(entry, at, piece))
+            at += piece
+        return b"".join(parts)
+
+    def _read_file(self, entry: FileRange, address: int, length: int) -> bytes:
         try:
             elf = self.same_file(entry.path)
         except AttachError as error:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from rubyunwind.elf.file import ElfFile, Section
+from rubyunwind.elf.file import MAX_READ, ElfFile, Section
 from rubyunwind.errors import DecodeError
 from rubyunwind.process.core_notes import FileRange
 from rubyunwind.process.memory import MemoryReadError
@@ -166,7 +166,7 @@ class DumpedImage(ElfFile):
             except DecodeError:
                 continue
             # How long it is nobody says; a zero length ends it, so what is behind does no harm.
-            length = self._dumped_from(offset, self._end_of_segment(address))
+            length = self._dumped_from(offset, min(self._end_of_segment(address), offset + MAX_READ))
             if head[:2] == _EH_FRAME_HDR_PCREL and length:
                 yield Section(".eh_frame", _SHT_PROGBITS, 0, address, offset, length, 0, 0)
 

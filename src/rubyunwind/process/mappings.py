@@ -70,33 +70,35 @@ class Mapping:
 
 
 def parse_mappings(text: bytes) -> list[Mapping]:
-    """Parse the contents of a maps file. A line that is cut short is left out."""
+    """Parse the contents of a maps file. A line that is cut short, or is of another form, is left out."""
     mappings = []
     for line in text.split(b"\n"):
         fields = line.split(None, 5)
-        if len(fields) < 5:
-            continue
-        start, _, end = fields[0].partition(b"-")
-        major, _, minor = fields[3].partition(b":")
-        # In this file the kernel escapes a newline and nothing else: a backslash is just a backslash.
-        name = fields[5].replace(b"\\012", b"\n") if len(fields) == 6 else b""
-        deleted = name.startswith(b"/") and name.endswith(_DELETED)
-        flags = fields[1]
-        mappings.append(
-            Mapping(
-                start=int(start, 16),
-                end=int(end, 16),
-                readable=flags[0:1] == b"r",
-                writable=flags[1:2] == b"w",
-                executable=flags[2:3] == b"x",
-                offset=int(fields[2], 16),
-                device=os.makedev(int(major, 16), int(minor, 16)),
-                inode=int(fields[4]),
-                path=os.fsdecode(name.removesuffix(_DELETED) if deleted else name),
-                deleted=deleted,
-            )
-        )
+        if len(fields) >= 5:
+            with contextlib.suppress(ValueError, OverflowError):
+                mappings.append(_mapping(fields))
     return mappings
+
+
+def _mapping(fields: list[bytes]) -> Mapping:
+    start, _, end = fields[0].partition(b"-")
+    major, _, minor = fields[3].partition(b":")
+    # In this file the kernel escapes a newline and nothing else: a backslash is just a backslash.
+    name = fields[5].replace(b"\\012", b"\n") if len(fields) == 6 else b""
+    deleted = name.startswith(b"/") and name.endswith(_DELETED)
+    flags = fields[1]
+    return Mapping(
+        start=int(start, 16),
+        end=int(end, 16),
+        readable=flags[0:1] == b"r",
+        writable=flags[1:2] == b"w",
+        executable=flags[2:3] == b"x",
+        offset=int(fields[2], 16),
+        device=os.makedev(int(major, 16), int(minor, 16)),
+        inode=int(fields[4]),
+        path=os.fsdecode(name.removesuffix(_DELETED) if deleted else name),
+        deleted=deleted,
+    )
 
 
 def read_mappings(pid: int) -> list[Mapping]:

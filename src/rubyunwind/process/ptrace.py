@@ -92,7 +92,7 @@ def pending_signal(tid: int) -> int:
     """
     info = ffi.new("int[32]")  # siginfo_t, 128 bytes: si_signo, si_errno, si_code, ...
     _call(_GETSIGINFO, tid, 0, int(ffi.cast("uintptr_t", info)))
-    # An interrupt, and a stop of the whole process, have PTRACE_EVENT_STOP above the signal number in si_code.
+    # An interrupt, and a stop of the whole process, have PTRACE_EVENT_STOP above the signal in si_code.
     if info[2] >> 8 != _EVENT_STOP:
         return int(info[0])
     with contextlib.suppress(ChildProcessError):
@@ -101,7 +101,7 @@ def pending_signal(tid: int) -> int:
 
 
 def take_signal(tid: int, signal: int) -> None:
-    """Let a thread that stopped for a signal take it and stop again, at the latest where its handler begins."""
+    """Let a thread that stopped for a signal take it and stop again, at the latest at its handler."""
     _call(_INTERRUPT, tid)  # first: the stop for the signal has cancelled the one that was asked for
     _call(_CONT, tid, 0, signal)
 

@@ -59,30 +59,31 @@ def explain(facts: Circumstances, what: str = "it cannot be stopped") -> str:
     if facts.tracer:
         name = f" ({facts.tracer_name})" if facts.tracer_name else ""
         return who + (
-            f"process {facts.tracer}{name} traces it already (a debugger, strace?), and a process has one tracer; "
-            "end that one first"
+            f"process {facts.tracer}{name} traces it already (a debugger, strace?), and a process has one "
+            "tracer; end that one first"
         )
     if facts.yama == 3:
         return who + (
-            "the setting kernel.yama.ptrace_scope is 3, which forbids tracing to everyone until the next boot; "
-            "boot with a lower one (look in /etc/sysctl.d)"
+            "the setting kernel.yama.ptrace_scope is 3, which forbids tracing to everyone until the next "
+            "boot; boot with a lower one (look in /etc/sysctl.d)"
         )
     if facts.capable:
         return who + (
-            "the kernel refused although we have CAP_SYS_PTRACE; a security module or seccomp filter forbids it, "
-            "or the process is outside our user namespace: run outside the container, or give it --cap-add SYS_PTRACE"
+            "the kernel refused although we have CAP_SYS_PTRACE; a security module or seccomp filter forbids "
+            "it, or the process is outside our user namespace: run outside the container, or give it "
+            "--cap-add SYS_PTRACE"
         )
     if facts.owner not in (-1, facts.user):
         return who + f"it belongs to uid {facts.owner}, we run as uid {facts.user}; run as root"
     if facts.yama == 2:
         return who + (
-            "the setting kernel.yama.ptrace_scope is 2, which asks for CAP_SYS_PTRACE; run as root, or set it to 0 "
-            "(sysctl kernel.yama.ptrace_scope=0)"
+            "the setting kernel.yama.ptrace_scope is 2, which asks for CAP_SYS_PTRACE; run as root, or "
+            "set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
         )
     if facts.yama == 1:
         return who + (
-            "the setting kernel.yama.ptrace_scope is 1, which lets a process trace only its own children; run as "
-            "root, start the program as our child, or set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
+            "the setting kernel.yama.ptrace_scope is 1, which lets a process trace only its own children; "
+            "run as root, start the program as our child, or set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
         )
     return who + (
         "the kernel refused; it is perhaps set-user-ID or has made itself undumpable: run as root or with "
@@ -118,7 +119,7 @@ def refusal(pid: int, tid: int | None = None) -> AttachError:
 
 
 def unreadable(pid: int) -> AttachError:
-    """Return the error for a process whose memory the kernel did not let us read: the same rights are needed."""
+    """Return the error for a process whose memory we may not read: that needs the same rights."""
     try:
         # Reading does not mind that another one traces it.
         return AttachError(explain(replace(Circumstances.of(pid), tracer=0), "its memory may not be read"))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from dataclasses import dataclass
 
 from rubyunwind.errors import AttachError, DecodeError
 from rubyunwind.process import ptrace
+from rubyunwind.process.identity import read_status
 from rubyunwind.process.identity import threads as thread_ids
 from rubyunwind.process.refusals import check_traceable, refusal
 from rubyunwind.process.registers import RegisterLayout, layout_of
@@ -21,6 +23,7 @@ DEFAULT_TIMEOUT = 0.2
 """How long to wait for threads to stop, in seconds: those in uninterruptible sleep may take forever."""
 
 _ATTEMPTS = 3
+_PATIENCE = 0.01  # seconds until the calling thread sees after the tracing one
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3
 
 
@@ -38,9 +41,9 @@ class UnstoppedThread:
 class StoppedThread:
     """A thread that is stopped, with the user registers at which it goes on.
 
-    `state_before` is the kernel's letter just before the stop (R, S, D, T), `wait_channel` the kernel function
-    in which it then slept ("" if it did not, or the kernel does not tell). `registers` has the kernel's
-    names: rip, rsp, rax, orig_rax, fs_base, ... on x86_64, x0 to x30, sp, pc, pstate on AArch64.
+    `state_before` is the kernel's letter just before the stop (R, S, D, T), `wait_channel` the kernel
+    function in which it then slept ("" if it did not, or the kernel does not tell). `registers` has the
+    kernel's names: rip, rsp, rax, orig_rax, fs_base, ... on x86_64, x0 to x30, sp, pc, pstate on AArch64.
     """
 
     tid: int
@@ -110,22 +113,39 @@ class StoppedProcess:
         check_traceable(self.pid)
         self._tracer.start()
         try:
-            self._ready.wait()
+            while not self._ready.wait(_PATIENCE):
+                self._reap()
         except BaseException:
             self.__exit__()
             raise
         if self._error is not None:
-            self._tracer.join()
+            self.__exit__()
             raise self._error
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._release.set()
-        self._tracer.join()
+        while self._tracer.is_alive():
+            self._tracer.join(_PATIENCE)
+            self._reap()
+
+    def _reap(self) -> None:
+        """Give back ended threads in the tracing thread's place, in case that hangs.
+
+        To seize a thread the kernel waits for the end of an exec in another one, which waits for the end of
+        the threads it killed, which waits for somebody to look at those that are seized. Also signals wake
+        neither of them.
+        """
+        for tid in (*self._waiting, *self._stopped):
+            if tid != self.pid:
+                ptrace.life(tid, reap=True)
 
     # ---- everything below runs in the tracing thread ----
 
     def _trace(self) -> None:
+        # The target may keep every CPU busy, and the first of its threads to go on would delay the others.
+        with contextlib.suppress(OSError):  # without CAP_SYS_NICE
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         try:
             self._stop()
             self.threads = tuple(self._stopped[tid] for tid in sorted(self._stopped))
@@ -149,9 +169,11 @@ class StoppedProcess:
         """Stop threads until there are none that run, or time is up."""
         deadline = time.monotonic() + self._timeout
         while True:
-            fresh = {tid: self._note(tid) for tid in thread_ids(self.pid) if tid not in self._before}
-            # A main thread that has ended is there while others live. One that is gone ("") may have called exec.
-            if not self._waiting and all(state in ENDED for state in fresh.values()) and self._all_hold():
+            listing = thread_ids(self.pid)
+            fresh = {tid: self._note(tid) for tid in listing if tid not in self._before}
+            # A main thread that has ended is there while others live; one that is gone may have called exec.
+            ended = all(state in ENDED for state in fresh.values())
+            if ended and not self._waiting and self._is_whole(listing) and self._all_hold():
                 return
             alive = [tid for tid, state in fresh.items() if state not in ("", *ENDED)]
             if time.monotonic() > deadline:
@@ -202,12 +224,14 @@ class StoppedProcess:
         pause = _SHORTEST_PAUSE
         while True:
             for tid in tuple(self._waiting):
-                self._look(tid)
+                if tid in self._waiting:  # burying another one may have changed that
+                    self._look(tid)
             if not self._waiting or self._release.is_set() or time.monotonic() > deadline:
                 return
             # Exec kills the other threads, also stopped ones, and then waits until we have seen their end.
             for tid in tuple(self._stopped):
-                self._bury(tid)
+                if tid in self._stopped:
+                    self._bury(tid)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -235,8 +259,15 @@ class StoppedProcess:
             tid, info.name, info.state, channel, registers, thread_pointer, self._layout
         )
 
+    def _is_whole(self, listing: list[int]) -> bool:
+        """Whether a listing has all threads: the kernel cuts it short when one ends in the middle of it."""
+        try:
+            return read_status(self.pid).threads <= len(listing)
+        except AttachError:
+            return True
+
     def _all_hold(self) -> bool:
-        """Whether every stopped thread still is: exec and SIGKILL wake them. Those that are not are awaited."""
+        """Whether every stopped thread still is: exec and SIGKILL wake them. Others are awaited again."""
         for tid in tuple(self._stopped):
             try:
                 ptrace.registers(tid)
@@ -267,7 +298,7 @@ class StoppedProcess:
         return False
 
     def _forget(self, tid: int) -> None:
-        """Forget a thread: gone, or another one behind its id. If it is in the next listing it is seized anew."""
+        """Forget a thread that is gone, or another by now. If the id is listed again it is seized anew."""
         self._waiting.discard(tid)
         self._stopped.pop(tid, None)
         self._before.pop(tid, None)

@@ -7,7 +7,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 
-__all__ = ["ENDED", "ThreadInfo", "read_state", "read_thread", "read_wait_channel", "thread_info"]
+__all__ = ["ENDED", "ThreadInfo", "read_thread", "read_wait_channel", "thread_info"]
 
 ENDED = ("Z", "X")
 """The states of a thread that runs no more."""
@@ -58,16 +58,8 @@ def read_thread(pid: int, tid: int) -> ThreadInfo | None:
         os.close(folder)
 
 
-def read_state(pid: int, tid: int) -> ThreadInfo | None:
-    """Return one thread of `pid` as read_thread does, in half the time: its CPU time is in whole clock ticks."""
-    try:
-        return _parse(tid, _contents(f"/proc/{pid}/task/{tid}/stat", None), 0)
-    except OSError:
-        return None
-
-
 def read_wait_channel(pid: int, tid: int) -> str:
-    """Return the kernel function in which a thread sleeps; "" if it does not or the kernel keeps it to itself."""
+    """Return the kernel function in which a thread sleeps; "" if it does not or the kernel does not tell."""
     try:
         name = _contents(f"/proc/{pid}/task/{tid}/wchan", None).decode("ascii", "replace")
     except OSError:

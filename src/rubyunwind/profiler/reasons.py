@@ -10,7 +10,7 @@ from rubyunwind.abi import ErrorCode, TraceFlag
 if TYPE_CHECKING:
     from rubyunwind.abi import Trace
 
-__all__ = ["LIMIT", "NO_CONTEXT", "TAIL_CALLS", "TRUNCATIONS", "incompleteness", "reason_of"]
+__all__ = ["LIMIT", "NO_CONTEXT", "TAIL_CALLS", "TORN", "TRUNCATIONS", "incompleteness", "reason_of"]
 
 LIMIT = "limit"
 TAIL_CALLS = "tail calls"
@@ -18,6 +18,7 @@ NO_CONTEXT = "no execution context"
 UNREADABLE = "unreadable memory"
 UNMAPPED = "unmapped pc"
 NO_ROW = "no unwind row"
+TORN = "torn read"
 
 # Cut by a limit of the unwinder; the leaf part is exact.
 TRUNCATIONS = frozenset({LIMIT, TAIL_CALLS})

@@ -69,8 +69,8 @@ class Recording:
     handler, say); `profile` is there at any time, with everything gathered so far. `began` is false while
     it is being set up: an exception from a signal handler then undoes everything, the command has not run.
 
-    `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback` then
-    says why and what that costs. `debug_tracer` is for BPF.
+    `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
+    then says why and what that costs. `debug_tracer` is for BPF.
     """
 
     def __init__(
@@ -125,14 +125,13 @@ class Recording:
         if self._backend != "user":
             try:
                 with ExitStack() as undo:
-                    profiler = undo.enter_context(
-                        Profiler(
-                            self._pids,
-                            rate=self.profile.rate,
-                            children=self._children,
-                            debug_tracer=self._debug,
-                        )
+                    bpf = Profiler(
+                        self._pids,
+                        rate=self.profile.rate,
+                        children=self._children,
+                        debug_tracer=self._debug,
                     )
+                    profiler = undo.enter_context(bpf)
                     if self.command is not None:
                         expected = command_files(self.command.arguments)
                         profiler.follow(self.command.pid, from_exec=True, expected=expected)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process that is sampled from user space: its Ruby, what runs there now, and the CPU time it has used."""
+"""One process that is sampled from user space: its Ruby, what it runs now, the CPU time used so far."""
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,26 +11,26 @@ from typing import TYPE_CHECKING, NamedTuple
 from rubyunwind.abi import FrameMarker, decode_trace
 from rubyunwind.bpf.hosted import HostMemory
 from rubyunwind.errors import AttachError, RubyUnwindError, UnsupportedRuby
+from rubyunwind.process.activity import ActivityWatch
 from rubyunwind.process.identity import ProcessIdentity
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.process.memory import MemoryReadError
-from rubyunwind.process.threads import ThreadInfo, read_state, thread_info
+from rubyunwind.process.threads import thread_info
 from rubyunwind.profiler.context_reader import ContextReader
 from rubyunwind.profiler.files import is_code
-from rubyunwind.profiler.native_thread import NativeThreads
-from rubyunwind.profiler.reasons import NO_CONTEXT, incompleteness
+from rubyunwind.profiler.reasons import NO_CONTEXT, TORN, incompleteness
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.detect import find_ruby
 from rubyunwind.ruby.symbolize import RubySymbolizer
+from rubyunwind.ruby.threads import context_tid
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.hosted import HostedCollection
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.ruby.detect import RubyRuntime
 
-__all__ = ["NO_RUBY_YET", "TORN", "RunningStack", "SampledProcess", "cpu_time"]
+__all__ = ["NO_RUBY_YET", "RunningStack", "SampledProcess", "cpu_time"]
 
-TORN = "torn read"
 NO_RUBY_YET = "no Ruby"
 
 _ATTEMPTS = 3
@@ -75,8 +74,8 @@ class SampledProcess:
     `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be read.
     `parent` is the process that forked it, if that is known: Ruby is where it was there. `due` is when
     `sync` is to be called next, in seconds of the monotonic clock; 0: at once. `trouble` is why it cannot be
-    read at the moment. `cpu_ns` is the CPU time used up to the last tick, `owed_ns` what of it no sample stands
-    for yet; both are the profiler's to keep.
+    read at the moment. `cpu_ns` is the CPU time used up to the last tick, `owed_ns` what of it no sample
+    stands for yet, `waited` at how many ticks it waited for a CPU; the profiler keeps them.
     """
 
     def __init__(self, pid: int, collection: HostedCollection, parent: SampledProcess | None = None) -> None:
@@ -87,7 +86,7 @@ class SampledProcess:
         self.due = 0.0
         self.trouble = ""
         self.cpu_ns = cpu_time(pid)
-        self.owed_ns = 0
+        self.owed_ns = self.waited = 0
         self._wait = _SOONEST
         self._collection = collection
         self._image: LiveProcess | None = None
@@ -95,9 +94,9 @@ class SampledProcess:
         self._code: list[Mapping] = []
         self._symbolizer: RubySymbolizer | None = None
         self._reader: ContextReader | None = None
-        self._natives: NativeThreads | None = None
         self._stacks: dict[bytes, tuple[tuple[Frame, ...], str | None, float]] = {}
         self._before: dict[int, int] = {}
+        self._watch = ActivityWatch(pid)
         self._parent = parent
 
     def sync(self) -> None:
@@ -123,18 +122,18 @@ class SampledProcess:
         return False
 
     def _restart(self) -> None:
-        self.close()
-        self.ruby = self.refusal = None
-        self._symbolizer = self._reader = self._natives = None
-        self._stacks.clear()
-        self._code = []
-        self._wait = _SOONEST / 2
         image = LiveProcess(self.pid)
         try:
             self._probe = next(mapping.start for mapping in image.mappings() if mapping.readable)
         except (StopIteration, RubyUnwindError):
             image.close()
             raise AttachError(f"process {self.pid} has no memory: it has ended") from None
+        self.close()
+        self.ruby = self.refusal = None
+        self._symbolizer = self._reader = None
+        self._stacks.clear()
+        self._code = []
+        self._wait = _SOONEST / 2
         self._image = image
 
     def _find(self) -> bool:
@@ -174,33 +173,35 @@ class SampledProcess:
             self._stacks.clear()
         self.ruby = ruby
         memory = HostMemory.of_process(image.memory.fd, _PAGES)
-        self._reader = ContextReader(
-            self._collection, memory, image.memory, ruby.layout, ruby.proc_info, self.pid
-        )
-        self._natives = NativeThreads(image.memory, ruby.layout, self.pid)
+        self._reader = ContextReader(self._collection, memory, ruby.proc_info, self.pid)
         return True
 
-    def running(self) -> RunningStack | str | None:
+    def running(self, *, patient: bool = True) -> RunningStack | str | None:
         """Return the stack of the thread that holds Ruby's lock; None if it is not running at this moment.
 
-        A string is the reason why one that does run cannot be had.
+        A string is the reason why one that does run cannot be had. A thread that was woken and has to wait
+        for a CPU counts only if not `patient`: what it shows is its sleep.
         """
         image, ruby = self._image, self.ruby
         if image is None or ruby is None or self._reader is None:
             return NO_RUBY_YET
         try:
             context = ruby.running_context(image.memory)
-            thread = self._thread(context)
+            tid = context_tid(image.memory, ruby.layout, context) if context else 0
         except MemoryReadError:
             self.due = 0.0  # exec, or the end
             return NO_CONTEXT
-        if thread is None:
+        thread = self._watch.look(tid or self._busiest())
+        if thread is None or thread.state == "asleep":
+            return None
+        if patient and thread.state == "woken":
+            self.waited += 1
             return None
         if not context:
             return NO_CONTEXT
         found: RunningStack | None = None
-        for left in reversed(range(_ATTEMPTS)):
-            record = self._reader.read(context, thread.tid, thread.name, time.monotonic_ns(), strict=left > 0)
+        for _ in range(_ATTEMPTS):
+            record = self._reader.read(context, thread.tid, thread.name, time.monotonic_ns())
             if record is None:
                 with suppress(MemoryReadError):  # another fiber, or the next thread
                     context = ruby.running_context(image.memory)
@@ -211,17 +212,16 @@ class SampledProcess:
                 break  # else names may be what was torn
         return found or TORN
 
-    def _thread(self, context: int) -> ThreadInfo | None:
-        """Return the thread that a context belongs to, if it runs; where that cannot be told, one that runs."""
-        with suppress(MemoryReadError):
-            tids = _Tasks(self.pid)
-            if context and self._natives is not None and (tid := self._natives.tid(context, tids)):
-                thread = read_state(self.pid, tid)
-                return thread if thread is not None and thread.state == "R" else None
+    def _busiest(self) -> int:
+        """Return the thread that is ready and has used most of the CPU since the last call; 0: none is."""
         before, threads = self._before, thread_info(self.pid)
         self._before = {thread.tid: thread.cpu_ns for thread in threads}
-        running = [thread for thread in threads if thread.state == "R"]
-        return max(running, key=lambda thread: thread.cpu_ns - before.get(thread.tid, 0), default=None)
+        used = [
+            (thread.cpu_ns - before.get(thread.tid, 0), thread.tid)
+            for thread in threads
+            if thread.state == "R"
+        ]
+        return max(used, default=(0, 0))[1]
 
     def _name(self, record: bytes) -> tuple[tuple[Frame, ...], str | None]:
         key, now = record[80:], time.monotonic()
@@ -250,16 +250,7 @@ class SampledProcess:
 
     def close(self) -> None:
         """Close what was opened. Twice is harmless."""
+        self._watch.close()
         if self._image is not None:
             self._image.close()
             self._image = None
-
-
-class _Tasks:
-    """The ids of a process's threads, asked for one by one."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def __contains__(self, tid: object) -> bool:
-        return isinstance(tid, int) and tid > 0 and os.access(f"/proc/{self._pid}/task/{tid}", os.F_OK)

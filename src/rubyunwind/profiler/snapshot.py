@@ -14,13 +14,14 @@ from rubyunwind.bpf.hosted import HostedCollection, HostMemory, HostTask
 from rubyunwind.errors import NotSupported
 from rubyunwind.process.core import CoreFile
 from rubyunwind.process.image import CoreProcess, LiveProcess
-from rubyunwind.process.memory import MemoryReadError
+from rubyunwind.process.memory import LiveMemory, MemoryReadError
 from rubyunwind.process.registers import AARCH64, X86_64, RegisterLayout, layout_of
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.context_reader import ContextReader
 from rubyunwind.profiler.files import FileCache
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
+from rubyunwind.profiler.reasons import TORN
 from rubyunwind.ruby.threads import RubyThread, ruby_threads
 from rubyunwind.ruby.tls import thread_context
 
@@ -46,7 +47,6 @@ _STATES = {
 }
 NO_STACK = "no registers"
 NATIVE_ENDED = "native walk did not meet Ruby"
-TORN = "torn read"
 _ATTEMPTS = 5
 
 
@@ -252,8 +252,11 @@ class _Unwinder:
     def read(self, ruby: RubyRuntime, thread: RubyThread, comm: str) -> bytes | None:
         """Read the Ruby stack of a thread that may be running; None if it never held still for that."""
         memory = self._image.memory
-        host = HostMemory(memory=memory)
-        reader = ContextReader(self._collection, host, memory, ruby.layout, ruby.proc_info, self.pid)
+        if isinstance(memory, LiveMemory):
+            host = HostMemory.of_process(memory.fd)
+        else:
+            host = HostMemory(memory=memory)
+        reader = ContextReader(self._collection, host, ruby.proc_info, self.pid)
         for _ in range(_ATTEMPTS):
             record = reader.read(thread.context, thread.tid, comm, time.monotonic_ns())
             if record is not None:

@@ -78,16 +78,33 @@ class ProcessTracker:
         process = self.add(pid, announced_only=from_exec)
         if self._everything:
             return process
-        followed = self._maps["followed_pids"]
         flags = FollowFlag.PROCESS | (FollowFlag.CHILDREN if self._children else 0)
-        followed[pid] = flags | (FollowFlag.FROM_EXEC if from_exec else 0)
+        self._sample(pid, flags | (FollowFlag.FROM_EXEC if from_exec else 0))
         # What forks while we look is followed by then, or found at the next look.
-        while self._children and (new := [child for child in descendants(pid) if child not in followed]):
+        seen: set[int] = set()
+        while self._children and (new := set(descendants(pid)) - seen):
+            seen |= new
             for child in new:
-                followed[child] = flags
-                with suppress(RubyUnwindError):
-                    self.add(child)
+                if child not in self._maps["followed_pids"] and self._sample(child, flags):
+                    with suppress(RubyUnwindError):
+                        self.add(child)
         return process
+
+    def _sample(self, pid: int, flags: FollowFlag) -> bool:
+        """Have the kernel side sample a process; False for one that has ended.
+
+        It takes the entry out when the process ends. One that ended before would stay in, and whoever gets
+        its number next would be sampled.
+        """
+        followed = self._maps["followed_pids"]
+        followed[pid] = flags
+        try:
+            if not read_status(pid).ended:
+                return True
+        except RubyUnwindError:
+            pass
+        followed.pop(pid, None)
+        return False
 
     def add(self, pid: int, *, announced_only: bool = False) -> ProfiledProcess:
         """Register `pid` with the kernel side. With `announced_only` it is about to execute its real program.

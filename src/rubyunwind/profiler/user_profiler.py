@@ -32,6 +32,8 @@ NOT_SAMPLED = "no Ruby was found in it; it is not sampled"
 _CHILDREN = 0.1
 # Processes that have ended, kept for what is to be said of them.
 _ENDED = 64
+# Ticks of CPU time that are kept for a moment at which the thread runs, before one at which it waits will do.
+_PATIENCE = 10
 # From this share of late ticks on a user should know.
 _LATE = 0.05
 
@@ -42,15 +44,16 @@ class UserProfiler:
     """Samples processes while it is entered, with the surface of Profiler and no right but to read memory.
 
     At each tick, `rate` times a second on an absolute schedule, a process has a sample if the thread that
-    holds the lock of its main ractor runs at that moment (or waits for a CPU only) and the process has used
-    CPU time that no sample stands for yet. The weight is 1, after late ticks their number. So the sum of weights
-    is the CPU time in ticks, as with BPF; it falls a little short for a program that mostly sleeps.
+    holds the lock of its main ractor runs at that moment (or was preempted) and the process has used
+    CPU time that no sample stands for yet. The weight is 1, and more after ticks that came late, or at
+    which it had been woken and waited for a CPU. So the sum of weights is the CPU time in ticks, as with BPF;
+    it falls a little short for a program that mostly sleeps.
 
     Ruby frames and C functions only, of the thread that holds the lock: other ractors and native code that
-    runs without the lock are not seen. Nothing is ever stopped: a stack that changed while it was read is read
-    again, and counted as a "torn read" in `stats` if it keeps changing. `Sample.tid` is the thread that
-    the execution context belongs to where Ruby keeps its id (3.1 and newer), else the one that used most
-    of the CPU. Children are looked for ten times a second; one that lives shorter may be missed.
+    runs without the lock are not seen. Nothing is ever stopped: a stack that changed while it was read is
+    read again, and counted as a "torn read" in `stats` if it keeps changing. `Sample.tid` is the thread
+    that the execution context belongs to where Ruby keeps its id (3.1 and newer), else the one that used
+    most of the CPU. Children are looked for ten times a second; one that lives shorter may be missed.
 
     `stats`, `notes` and `runtimes` stay after the close. Entering raises AttachError (no such process, may
     not be read), and use out of order LifetimeError, as in Profiler.
@@ -133,8 +136,8 @@ class UserProfiler:
                 found.append(process.trouble or f"pid {pid}: {NOT_SAMPLED}")
         if self.late > _LATE * self.ticks:
             found.append(
-                f"{self.late} of {self.ticks} ticks came late (a busy machine, or too high a rate): the weight of "
-                "the next sample stands for them"
+                f"{self.late} of {self.ticks} ticks came late (a busy machine, or too high a rate): the next "
+                "sample's weight stands for them"
             )
         return tuple(found)
 
@@ -204,18 +207,17 @@ class UserProfiler:
 
     def _sample(self, process: SampledProcess, ticks: int) -> Sample | None:
         before, process.cpu_ns = process.cpu_ns, cpu_time(process.pid)
-        if process.cpu_ns <= before:
-            return None
         process.owed_ns += process.cpu_ns - before
         owed = (process.owed_ns + self._period_ns // 2) // self._period_ns
         if owed < 1:
             return None
         if process.ruby is None and process.executed():
             process.due = 0.0
-        stack = process.running()
+        stack = process.running(patient=owed < _PATIENCE)
         if stack is None:
             return None
-        weight = min(ticks, owed)
+        weight = min(ticks + process.waited, owed)
+        process.waited = 0
         process.owed_ns -= weight * self._period_ns
         if isinstance(stack, str):
             self._failed[stack] += weight

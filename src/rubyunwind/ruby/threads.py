@@ -12,8 +12,9 @@ from rubyunwind.ruby.strings import read_string
 if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.detect import RubyRuntime
+    from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["RubyThread", "ruby_threads"]
+__all__ = ["RubyThread", "context_tid", "ruby_threads"]
 
 _MOST = 100_000
 _VM_POINTER = "ruby_current_vm_ptr"
@@ -59,10 +60,7 @@ def ruby_threads(memory: Memory, runtime: RubyRuntime) -> list[RubyThread]:
 
 def _thread(memory: Memory, runtime: RubyRuntime, thread: int) -> RubyThread:
     layout = runtime.layout
-    tid = 0
-    if layout.thread_tid is not None:
-        holder = memory.u64(thread + layout.thread_native) if layout.thread_native is not None else thread
-        tid = memory.u32(holder + layout.thread_tid) if holder else 0  # none: not on a native thread now
+    tid = _native_id(memory, layout, thread)
     name = ""
     value = memory.u64(thread + layout.thread_name)
     if value not in _NIL:
@@ -71,3 +69,19 @@ def _thread(memory: Memory, runtime: RubyRuntime, thread: int) -> RubyThread:
         except RubyUnwindError:
             name = ""
     return RubyThread(memory.u64(thread + layout.thread_ec), tid, name)
+
+
+def context_tid(memory: Memory, layout: Layout, context: int) -> int:
+    """Return the kernel's id of the thread that runs `context`; 0 where that is not known.
+
+    Raises MemoryReadError.
+    """
+    thread = memory.u64(context + layout.ec_thread_ptr)
+    return _native_id(memory, layout, thread) if thread else 0
+
+
+def _native_id(memory: Memory, layout: Layout, thread: int) -> int:
+    if layout.thread_tid is None:
+        return 0
+    holder = memory.u64(thread + layout.thread_native) if layout.thread_native is not None else thread
+    return memory.u32(holder + layout.thread_tid) if holder else 0  # none: not on a native thread now

@@ -60,6 +60,13 @@ long host_read_memory(host_memory *memory, void *to, u32 length, u64 address) {
   memory->reads++;
   if (address + length < address)
     goto fail;
+  for (u32 i = 0; i < memory->overlay_count; i++) {
+    const host_overlay *overlay = &memory->overlays[i];
+    if (address >= overlay->start && address - overlay->start + length <= overlay->length) {
+      memcpy(to, overlay->bytes + (address - overlay->start), length);
+      return 0;
+    }
+  }
   if (memory->fd >= 0 && (!read_page(memory, to, length, address) || !read_pieces(memory, to, length, address)))
     return 0;
   if (memory->read && !memory->read(memory->context, address, to, length))
