@@ -16,7 +16,7 @@ FUZZ_ARGS ?=
 # Kernel for `make test-vm`, any that `./run-tests.sh` lists; more pytest options for `make test`.
 KERNEL ?= 6.1
 PYTEST_ARGS ?=
-C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c src/rubyunwind/_c/*.h src/rubyunwind/_c/*.c fuzz/*.c)
+C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c support/ebpf/host/*.h support/ebpf/host/*.c src/rubyunwind/_c/*.h src/rubyunwind/_c/*.c fuzz/*.c)
 
 help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'

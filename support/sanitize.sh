@@ -11,7 +11,8 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-$PWD/.venv/bin/python}
-export PATH="$(dirname "$PYTHON"):$PATH" CC=${CC:-cc}
+bin=$(dirname "$PYTHON")
+export PATH="$bin:$PATH" CC=${CC:-cc}
 build=build/sanitize
 tests=(tests/unit/test_stack_deltas.py tests/unit/test_unwind_oracle.py tests/unit/test_fuzz_findings.py)
 for test in tests/unit/test_host*.py tests/unit/test_drain*.py tests/live/test_host*.py; do

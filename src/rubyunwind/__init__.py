@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.profiler import Profiler
     from rubyunwind.profiler.recording import Profile, Recording, record
     from rubyunwind.profiler.sample import Sample
+    from rubyunwind.profiler.snapshot import snapshot
 
 __version__ = "0.1.0"  # as in pyproject.toml and meson.build; asking the installed package takes 60 ms
 

@@ -35,8 +35,9 @@ INLINE void finish_trace(void *ctx, PerCPURecord *record) {
 }
 
 /*
- * tail_call goes on with another program, within the limit that leaves room for unwind_stop. It comes
- * back only when slots are empty: the trace is then finished here, so that no sample gets lost.
+ * tail_call goes on with another program, within the limit that leaves room for unwind_stop. It
+ * comes back only when slots are empty: the trace is then finished here, so that no sample gets
+ * lost.
  */
 INLINE void tail_call(void *ctx, PerCPURecord *record, u32 next) {
   if (record->tailCalls >= MAX_TAIL_CALLS && next != PROG_UNWIND_STOP) {

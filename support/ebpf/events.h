@@ -4,8 +4,8 @@
 #include "records.h"
 
 /*
- * event_send_trigger wakes user space for work that waits in a map. Once sent, an event type is latched:
- * nothing more goes out until user space deletes it from inhibit_events.
+ * event_send_trigger wakes user space for work that waits in a map. Once sent, an event type is
+ * latched: nothing more goes out until user space deletes it from inhibit_events.
  */
 INLINE void event_send_trigger(void *ctx, u32 event_type) {
   if (event_type != EVENT_TYPE_GENERIC_PID)
@@ -24,7 +24,8 @@ INLINE void event_send_trigger(void *ctx, u32 event_type) {
   }
 }
 
-/* pid_information_exists says whether user space has registered the process: it keeps page 0 for that. */
+/* pid_information_exists says whether user space has registered the process: it keeps page 0 for
+ * that. */
 INLINE bool pid_information_exists(u32 pid) {
   PIDPage key = {};
   key.prefixLen = BIT_WIDTH_PID + BIT_WIDTH_PAGE;
@@ -33,7 +34,8 @@ INLINE bool pid_information_exists(u32 pid) {
   return bpf_map_lookup_elem(&pid_page_to_mapping_info, &key) != NULL;
 }
 
-/* is_followed says whether a process is to be sampled: all are, unless user space has named some. */
+/* is_followed says whether a process is to be sampled: all are, unless user space has named some.
+ */
 INLINE bool is_followed(u32 pid) {
   if (!map_element(&followed_pids, 0))
     return true;
@@ -42,9 +44,9 @@ INLINE bool is_followed(u32 pid) {
 }
 
 /*
- * report_pid puts a process on user space's list. With inhibit, not again within REPORTED_PIDS_TIMEOUT
- * unless user space has handled it meanwhile (it deletes the pid from reported_pids then).
- * Returns whether the process was put on the list.
+ * report_pid puts a process on user space's list. With inhibit, not again within
+ * REPORTED_PIDS_TIMEOUT unless user space has handled it meanwhile (it deletes the pid from
+ * reported_pids then). Returns whether the process was put on the list.
  */
 INLINE bool report_pid(void *ctx, u32 pid, bool inhibit) {
   if (inhibit) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What clang does not know about BPF: sections, map definitions, and the kernel helpers we call,
- * by number (enum bpf_func_id of include/uapi/linux/bpf.h). Only these, so that clang alone builds us.
+ * by number (enum bpf_func_id of include/uapi/linux/bpf.h). Only these, so that clang alone builds
+ * us.
  */
 #pragma once
 #include "prelude.h"
@@ -23,16 +24,16 @@
 #define MAP_VALUES(value) typeof(value) *values[]
 
 enum { /* enum bpf_map_type */
-  BPF_MAP_TYPE_HASH = 1,
-  BPF_MAP_TYPE_ARRAY = 2,
-  BPF_MAP_TYPE_PROG_ARRAY = 3,
-  BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4,
-  BPF_MAP_TYPE_PERCPU_ARRAY = 6,
-  BPF_MAP_TYPE_STACK_TRACE = 7,
-  BPF_MAP_TYPE_LRU_HASH = 9,
-  BPF_MAP_TYPE_LRU_PERCPU_HASH = 10,
-  BPF_MAP_TYPE_LPM_TRIE = 11,
-  BPF_MAP_TYPE_HASH_OF_MAPS = 13
+       BPF_MAP_TYPE_HASH = 1,
+       BPF_MAP_TYPE_ARRAY = 2,
+       BPF_MAP_TYPE_PROG_ARRAY = 3,
+       BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4,
+       BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+       BPF_MAP_TYPE_STACK_TRACE = 7,
+       BPF_MAP_TYPE_LRU_HASH = 9,
+       BPF_MAP_TYPE_LRU_PERCPU_HASH = 10,
+       BPF_MAP_TYPE_LPM_TRIE = 11,
+       BPF_MAP_TYPE_HASH_OF_MAPS = 13
 };
 
 enum {
@@ -45,14 +46,16 @@ enum {
 #define BPF_F_CURRENT_CPU 0xffffffffULL
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value,
+                                   u64 flags) = (void *)2;
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static long (*bpf_trace_printk)(const char *format, u32 size, ...) = (void *)6;
 static long (*bpf_tail_call)(void *ctx, void *prog_array, u32 index) = (void *)12;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*bpf_get_current_comm)(void *buffer, u32 size) = (void *)16;
-static long (*bpf_perf_event_output)(void *ctx, void *map, u64 flags, void *data, u64 size) = (void *)25;
+static long (*bpf_perf_event_output)(void *ctx, void *map, u64 flags, void *data,
+                                     u64 size) = (void *)25;
 static long (*bpf_get_stackid)(void *ctx, void *map, u64 flags) = (void *)27;
 static u64 (*bpf_get_current_task)(void) = (void *)35;
 static long (*bpf_get_stack)(void *ctx, void *buffer, u32 size, u64 flags) = (void *)67;
@@ -86,8 +89,8 @@ INLINE long read_user(void *to, u32 size, u64 from) {
 }
 
 /*
- * map_element looks up a u32 key. It travels in eight bytes (little endian, both architectures are): the
- * verifier takes only a whole stack slot as overwritten, and would else keep states apart that differ in
- * what an earlier key has left there.
+ * map_element looks up a u32 key. It travels in eight bytes (little endian, both architectures
+ * are): the verifier takes only a whole stack slot as overwritten, and would else keep states apart
+ * that differ in what an earlier key has left there.
  */
 INLINE void *map_element(void *map, u64 key) { return bpf_map_lookup_elem(map, &key); }

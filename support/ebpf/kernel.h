@@ -9,7 +9,8 @@
 #ifdef __bpf__
 #define KERNEL_STRUCT __attribute__((preserve_access_index))
 
-/* Does the running kernel know this enumerator? (BPF_ENUMVAL_EXISTS; clang takes no parentheses here.) */
+/* Does the running kernel know this enumerator? (BPF_ENUMVAL_EXISTS; clang takes no parentheses
+ * here.) */
 #define KERNEL_HAS_ENUM(type, value) __builtin_preserve_enum_value(*(type *)value, 0)
 #else
 #define KERNEL_STRUCT
@@ -22,7 +23,8 @@ enum bpf_func_id { BPF_FUNC_task_pt_regs = 175 };
 
 /* arch/x86/include/uapi/asm/ptrace.h: also what a perf_event program gets, layout is UAPI. */
 struct pt_regs {
-  u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+  u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp,
+      ss;
 };
 
 struct thread_struct {
@@ -46,7 +48,8 @@ struct thread_struct {
 
 #endif
 
-/* What the threads of a process share; `live` counts those that have not begun to exit (atomic_t). */
+/* What the threads of a process share; `live` counts those that have not begun to exit (atomic_t).
+ */
 struct thread_count {
   s32 counter;
 } KERNEL_STRUCT;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Every map. Sizes here are upper bounds of the specification; the loader sets what a machine needs. */
+/* Every map. Sizes here are upper bounds of the specification; the loader sets what a machine
+ * needs. */
 #pragma once
 #include "helpers.h"
 #include "types.h"
@@ -128,8 +129,8 @@ struct kernel_stack {
 HASH_MAP(kernel_stack_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct kernel_stack);
 
 /*
- * Never created: clang writes a type into BTF only where a map or a function has it, and user space's
- * layouts are compared with BTF. These are the types that no other map brings in.
+ * Never created: clang writes a type into BTF only where a map or a function has it, and user
+ * space's layouts are compared with BTF. These are the types that no other map brings in.
  */
 struct abi_types {
   StackDelta stack_delta;

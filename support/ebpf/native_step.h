@@ -61,8 +61,8 @@ INLINE u64 *scratch_of(PerCPURecord *record) { return record->rubyUnwindScratch.
 #if defined(__x86_64__)
 
 enum {
-  /* struct rt_sigframe of x86_64: where uc_mcontext (struct sigcontext) lies above the stack pointer of
-   * the trampoline, in bytes, and how many words of it we read (r8 .. flags). */
+  /* struct rt_sigframe of x86_64: where uc_mcontext (struct sigcontext) lies above the stack
+   * pointer of the trampoline, in bytes, and how many words of it we read (r8 .. flags). */
   SIGCONTEXT_OFFSET = 40,
   SIGCONTEXT_WORDS = 18
 };
@@ -134,7 +134,8 @@ INLINE ErrorCode step_signal_frame(PerCPURecord *record) {
     increment_metric(metricID_UnwindNativeErrPCRead);
     return ERR_NATIVE_PC_READ;
   }
-  /* x0..x30, sp, pc, pstate. (struct sigcontext begins with fault_address, which the offset skips.) */
+  /* x0..x30, sp, pc, pstate. (struct sigcontext begins with fault_address, which the offset skips.)
+   */
   state->r22 = regs[22];
   state->fp = regs[29];
   state->lr = regs[30];
@@ -150,7 +151,8 @@ INLINE u64 strip_pac(u64 address) {
   return config && config->inverse_pac_mask ? address & config->inverse_pac_mask : address;
 }
 
-/* On aarch64 fpOpcode and fpParam say where the return address is; the frame pointer sits below it. */
+/* On aarch64 fpOpcode and fpParam say where the return address is; the frame pointer sits below it.
+ */
 INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 param) {
   UnwindState *state = &record->state;
   if (!rule) { /* no PLT command here: its entries keep the return address in lr */
@@ -181,7 +183,8 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
       increment_metric(metricID_UnwindNativeErrPCRead);
       return ERR_NATIVE_PC_READ;
     }
-    /* Frame records are pairs (fp, lr): a return address at base + 8 has its frame pointer before it. */
+    /* Frame records are pairs (fp, lr): a return address at base + 8 has its frame pointer before
+     * it. */
     u64 fp = 0;
     if (rule->fpParam == 8 && !read_user(&fp, sizeof(fp), saved - 8))
       state->fp = fp;
@@ -201,7 +204,8 @@ INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
   u32 info = 0;
   u32 distance = 0;
   u64 offset = state->text_section_offset - (state->return_address ? 1 : 0);
-  ErrorCode error = find_stack_delta(&record->rubyUnwindScratch.row_search, state->text_section_id, offset, &info, &distance);
+  ErrorCode error = find_stack_delta(&record->rubyUnwindScratch.row_search, state->text_section_id,
+                                     offset, &info, &distance);
   if (error)
     return error;
 
@@ -226,17 +230,19 @@ INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
     increment_metric(metricID_UnwindNativeErrBadUnwindInfoIndex);
     return ERR_NATIVE_BAD_UNWIND_INFO_INDEX;
   }
-  /* Two rows a byte or two apart (a push) were merged: behind the second address CFA is a word off. */
+  /* Two rows a byte or two apart (a push) were merged: behind the second address CFA is a word off.
+   * Added unsigned: in a damaged rule the sum may not fit. */
   s32 param = rule->param;
   u8 merge = rule->mergeOpcode;
   if (merge && distance >= (merge & ~(u32)MERGEOPCODE_NEGATIVE))
-    param = (s32)((u32)param + ((merge & MERGEOPCODE_NEGATIVE) ? -8 : 8)); /* may wrap in a damaged rule */
+    param = (s32)((u32)param + ((merge & MERGEOPCODE_NEGATIVE) ? -8 : 8));
   return step_by_rule(record, rule, param);
 }
 
 /*
- * native_step pushes the frame that the state describes, steps out of it and names the unwinder of the
- * next one: PROG_UNWIND_NATIVE again, an interpreter, or PROG_UNWIND_STOP at the root or with an error.
+ * native_step pushes the frame that the state describes, steps out of it and names the unwinder of
+ * the next one: PROG_UNWIND_NATIVE again, an interpreter, or PROG_UNWIND_STOP at the root or with
+ * an error.
  */
 INLINE ErrorCode native_step(PerCPURecord *record, u32 *unwinder) {
   UnwindState *state = &record->state;
@@ -244,9 +250,9 @@ INLINE ErrorCode native_step(PerCPURecord *record, u32 *unwinder) {
   *unwinder = PROG_UNWIND_STOP;
 
   increment_metric(metricID_UnwindNativeAttempts);
-  ErrorCode error =
-      push_with_max_frames(trace, state->text_section_id, state->text_section_offset, FRAME_MARKER_NATIVE,
-                           state->return_address, 0, MAX_NON_ERROR_FRAME_UNWINDS);
+  ErrorCode error = push_with_max_frames(trace, state->text_section_id, state->text_section_offset,
+                                         FRAME_MARKER_NATIVE, state->return_address, 0,
+                                         MAX_NON_ERROR_FRAME_UNWINDS);
   if (error)
     return error;
   increment_metric(metricID_UnwindNativeFrames);

@@ -16,11 +16,10 @@ INLINE void increment_counter(u32 id) {
 }
 
 /* Never NULL: the map has its one entry. The check that callers make is for the verifier. */
-INLINE PerCPURecord *get_per_cpu_record(void) {
-  return map_element(&per_cpu_records, 0);
-}
+INLINE PerCPURecord *get_per_cpu_record(void) { return map_element(&per_cpu_records, 0); }
 
-/* The record with all that a walk reads set back, so that no register of the last sample is left. */
+/* The record with all that a walk reads set back, so that no register of the last sample is left.
+ */
 INLINE PerCPURecord *get_pristine_per_cpu_record(void) {
   PerCPURecord *record = get_per_cpu_record();
   if (!record)
@@ -103,12 +102,14 @@ INLINE ErrorCode push_with_max_frames(Trace *trace, u64 file_id, u64 addr_or_lin
 }
 
 INLINE ErrorCode push(Trace *trace, u64 file_id, u64 addr_or_line, u8 kind) {
-  return push_with_max_frames(trace, file_id, addr_or_line, kind, 0, 0, MAX_NON_ERROR_FRAME_UNWINDS);
+  return push_with_max_frames(trace, file_id, addr_or_line, kind, 0, 0,
+                              MAX_NON_ERROR_FRAME_UNWINDS);
 }
 
 /* The abort frame has the last place, which no other frame may take. */
 INLINE ErrorCode push_error(Trace *trace, ErrorCode error) {
-  return push_with_max_frames(trace, UNKNOWN_FILE, error, FRAME_MARKER_ABORT, 0, 0, MAX_FRAME_UNWINDS);
+  return push_with_max_frames(trace, UNKNOWN_FILE, error, FRAME_MARKER_ABORT, 0, 0,
+                              MAX_FRAME_UNWINDS);
 }
 
 /* send_trace hands over the trace, cut after its last frame. */

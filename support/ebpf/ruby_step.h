@@ -4,8 +4,8 @@
 #include "kernel.h"
 #include "mappings.h"
 
-/* Frame flags in ep[0] and their values: vm_core.h, VM_FRAME_MAGIC_*, VM_FRAME_FLAG_*, VM_ENV_FLAG_LOCAL.
- * The same from Ruby 2.5 to 4.0. */
+/* Frame flags in ep[0] and their values: vm_core.h, VM_FRAME_MAGIC_*, VM_FRAME_FLAG_*,
+ * VM_ENV_FLAG_LOCAL. The same from Ruby 2.5 to 4.0. */
 enum {
   RUBY_FRAME_MAGIC_MASK = 0x7fff0001,
   RUBY_FRAME_MAGIC_CFUNC = 0x55550001,
@@ -15,8 +15,8 @@ enum {
   RUBY_FRAME_FLAG_FINISH = 0x0020,
   RUBY_FRAME_FLAG_BMETHOD = 0x0040,
 
-  /* Ruby 2.6 made the execution context reachable from a thread's native frames; before it the order
-   * of native and Ruby frames is best effort and Ruby frames are walked in one go. */
+  /* Ruby 2.6 made the execution context reachable from a thread's native frames; before it the
+   * order of native and Ruby frames is best effort and Ruby frames are walked in one go. */
   RUBY_VERSION_2_6 = 0x20600,
   RUBY_VERSION_3_0 = 0x30000,
 
@@ -60,7 +60,8 @@ INLINE u64 ec_from_tls(const RubyTLSInfo *tls) {
   return ec;
 }
 
-/* The execution context by the global pointer of the frozen ABI: the one that holds the main lock. */
+/* The execution context by the global pointer of the frozen ABI: the one that holds the main lock.
+ */
 INLINE u64 ec_from_globals(const RubyProcInfo *ruby) {
   u64 ec = 0;
   u64 ractor = 0;
@@ -90,15 +91,16 @@ INLINE ErrorCode ruby_enter(PerCPURecord *record, const RubyProcInfo *ruby, u64 
     increment_metric(metricID_UnwindRubyErrReadCfp);
     return ERR_RUBY_READ_CFP;
   }
-  /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees it. */
+  /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees
+   * it. */
   record->rubyUnwindState.stack_ptr = (void *)cfp;
   record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
   return ERR_OK;
 }
 
 /*
- * ruby_start finds the stack of the sampled thread. *ec stays 0 where it has none: then there are no
- * Ruby frames, and never those of another thread.
+ * ruby_start finds the stack of the sampled thread. *ec stays 0 where it has none: then there are
+ * no Ruby frames, and never those of another thread.
  */
 INLINE ErrorCode ruby_start(PerCPURecord *record, const RubyProcInfo *ruby, u64 *ec) {
   Trace *trace = &record->trace;
@@ -143,8 +145,8 @@ INLINE u64 method_entry_of(RubyUnwindScratchSpace *scratch) {
 }
 
 /*
- * ruby_frame pushes the Ruby frame in the record's scratch. A pc outside its iseq is not reported (compiled
- * code leaves it unset until its first call): the frame goes without.
+ * ruby_frame pushes the Ruby frame in the record's scratch. A pc outside its iseq is not reported
+ * (compiled code leaves it unset until its first call): the frame goes without.
  */
 INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 iseq, u64 pc) {
   u64 body = 0;
@@ -165,8 +167,8 @@ INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 
   if (pc - encoded > (u64)size * ruby->size_of_value)
     pc = 0;
   u64 method_entry = method_entry_of(&record->rubyUnwindScratch);
-  ErrorCode error = push_with_max_frames(&record->trace, body, pc, FRAME_MARKER_RUBY, 0, method_entry,
-                                         MAX_NON_ERROR_FRAME_UNWINDS);
+  ErrorCode error = push_with_max_frames(&record->trace, body, pc, FRAME_MARKER_RUBY, 0,
+                                         method_entry, MAX_NON_ERROR_FRAME_UNWINDS);
   if (!error)
     increment_metric(metricID_UnwindRubyFrames);
   return error;
@@ -174,9 +176,9 @@ INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 
 
 /*
  * ruby_step pushes the control frame at stack_ptr and moves on to the one below. *unwinder becomes
- * PROG_UNWIND_NATIVE where the interpreter's C function that owns these frames ends: at the frame with
- * the FINISH flag, or at the base of the stack; else it stays PROG_UNWIND_RUBY.
- * When the native walk is over already (TRACE_NATIVE_ROOT) all frames that are left come in one go.
+ * PROG_UNWIND_NATIVE where the interpreter's C function that owns these frames ends: at the frame
+ * with the FINISH flag, or at the base of the stack; else it stays PROG_UNWIND_RUBY. When the
+ * native walk is over already (TRACE_NATIVE_ROOT) all frames that are left come in one go.
  */
 INLINE ErrorCode ruby_step(PerCPURecord *record, const RubyProcInfo *ruby, u32 *unwinder) {
   RubyUnwindState *state = &record->rubyUnwindState;

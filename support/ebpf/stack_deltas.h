@@ -44,12 +44,13 @@ INLINE void *stack_delta_bucket(u32 map_id) {
 }
 
 /*
- * find_stack_delta finds the row for `offset` (ELF virtual address) in file `file_id`: its unwind info
- * index or command in *info, and in *distance how far offset lies behind the address of the row.
+ * find_stack_delta finds the row for `offset` (ELF virtual address) in file `file_id`: its unwind
+ * info index or command in *info, and in *distance how far offset lies behind the address of the
+ * row.
  *
- * Written for the verifier, which follows every way through the loop, for every bucket: the bounds of the
- * search live in map memory (it knows nothing of what is loaded from there, so all ways end alike), the
- * halving has no branch, and failures leave through one door.
+ * Written for the verifier, which follows every way through the loop, for every bucket: the bounds
+ * of the search live in map memory (it knows nothing of what is loaded from there, so all ways end
+ * alike), the halving has no branch, and failures leave through one door.
  */
 INLINE ErrorCode find_stack_delta(volatile RowSearch *search, u64 file_id, u64 offset, u32 *info,
                                   u32 *distance) {

@@ -24,9 +24,9 @@ INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
 }
 
 /*
- * collect_kernel_stack stores the kernel stack under an id. Without BPF_F_REUSE_STACKID the kernel keeps
- * what is there when two stacks collide, so an id never changes its meaning; the newcomer's frames
- * travel in its own record instead.
+ * collect_kernel_stack stores the kernel stack under an id. Without BPF_F_REUSE_STACKID the kernel
+ * keeps what is there when two stacks collide, so an id never changes its meaning; the newcomer's
+ * frames travel in its own record instead.
  */
 INLINE void collect_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
   enum { EEXIST = 17 };
@@ -84,10 +84,10 @@ int native_tracer_entry(struct bpf_perf_event_data *ctx) {
 }
 
 /*
- * One native step as a global function: the verifier looks at it once, however often it is called, so
- * that all native frames between two Ruby stacks are unwound in one run. Each bounce between Ruby and C
- * takes two of the few tail calls there are; native frames must not take more.
- * Returns the next unwinder; the error is in the record.
+ * One native step as a global function: the verifier looks at it once, however often it is called,
+ * so that all native frames between two Ruby stacks are unwound in one run. Each bounce between
+ * Ruby and C takes two of the few tail calls there are; native frames must not take more. Returns
+ * the next unwinder; the error is in the record.
  */
 __attribute__((noinline)) int take_native_step(void) {
   u32 unwinder = PROG_UNWIND_STOP;
@@ -108,8 +108,8 @@ int unwind_native(struct bpf_perf_event_data *ctx) {
     unwinder = take_native_step();
   if (record->state.unwind_error == ERR_NATIVE_ZERO_PC)
     trace->flags |= TRACE_NATIVE_ROOT;
-  /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the Ruby
-   * stack has no native frame then, and comes now. */
+  /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the
+   * Ruby stack has no native frame then, and comes now. */
   if ((trace->flags & TRACE_NATIVE_ROOT) && (trace->flags & TRACE_RUBY_MET) &&
       !unwinder_is_done(record, PROG_UNWIND_RUBY))
     unwinder = PROG_UNWIND_RUBY;
@@ -199,7 +199,8 @@ int process_exec(struct raw_tracepoint_args *ctx) {
   return 0;
 }
 
-/* A child is followed like its parent, and announced before its first sample. args: parent, child. */
+/* A child is followed like its parent, and announced before its first sample. args: parent, child.
+ */
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct raw_tracepoint_args *ctx) {
   u32 parent = bpf_get_current_pid_tgid() >> 32;

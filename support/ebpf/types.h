@@ -133,9 +133,9 @@ typedef enum UnwindCommand {
 
 /* Packing of the parameter of a dereferencing or register-based opcode. */
 enum {
-  UNWIND_DEREF_MASK = 0x7,      /* low bits: what is added after the read, in words */
-  UNWIND_DEREF_MULTIPLIER = 8,  /* size of such a word */
-  UNWIND_REG_MASK = 0xf         /* low bits: register number; the rest >> 1 is the offset */
+  UNWIND_DEREF_MASK = 0x7,     /* low bits: what is added after the read, in words */
+  UNWIND_DEREF_MULTIPLIER = 8, /* size of such a word */
+  UNWIND_REG_MASK = 0xf        /* low bits: register number; the rest >> 1 is the offset */
 };
 
 typedef enum ErrorCode {
@@ -497,13 +497,13 @@ typedef struct SystemAnalysis {
 typedef struct RubyProcInfo {
   u32 version; /* major << 16 | minor << 8 | patch */
   u64 current_ctx_ptr;
-  u8 vm_stack, vm_stack_size, cfp;          /* in rb_execution_context_struct */
-  u8 pc, iseq, ep;                          /* in rb_control_frame_struct */
+  u8 vm_stack, vm_stack_size, cfp; /* in rb_execution_context_struct */
+  u8 pc, iseq, ep;                 /* in rb_control_frame_struct */
   u8 size_of_control_frame_struct;
-  u8 body;                                  /* in rb_iseq_struct */
-  u8 iseq_type, iseq_encoded, iseq_size;    /* in rb_iseq_constant_body */
+  u8 body;                               /* in rb_iseq_struct */
+  u8 iseq_type, iseq_encoded, iseq_size; /* in rb_iseq_constant_body */
   u8 size_of_value;
-  u16 running_ec;                           /* in rb_ractor_struct */
+  u16 running_ec; /* in rb_ractor_struct */
 } RubyProcInfo;
 
 typedef struct PHPProcInfo {
@@ -546,32 +546,32 @@ typedef struct PACKED ApmCorrelationBuf {
 
 /* How far a trace got: bits of Trace.flags. */
 typedef enum TraceFlag {
-  TRACE_NATIVE_ROOT = 0x01,     /* the native walk met a row that says stop, or pc 0 */
-  TRACE_RUBY_MET = 0x02,        /* an interpreter frame was met */
-  TRACE_RUBY_BASE = 0x04,       /* and its Ruby stack was walked to the base */
-  TRACE_EC_FROM_TLS = 0x08,     /* the execution context is the sampled thread's own */
-  TRACE_EC_FROM_RACTOR = 0x10,  /* it came from running_ec or the global pointer */
-  TRACE_NO_EC = 0x20,           /* the thread has none: no Ruby frames, nobody else's either */
-  TRACE_KERNEL_INLINE = 0x40,   /* kernel frames lead the record: kernel_stackmap had no room */
-  TRACE_EMPTY_SLOT = 0x80,      /* a slot of progs was empty, the walk ended there */
-  TRACE_KERNEL_MODE = 0x100     /* the CPU was in the kernel when it was sampled */
+  TRACE_NATIVE_ROOT = 0x01,    /* the native walk met a row that says stop, or pc 0 */
+  TRACE_RUBY_MET = 0x02,       /* an interpreter frame was met */
+  TRACE_RUBY_BASE = 0x04,      /* and its Ruby stack was walked to the base */
+  TRACE_EC_FROM_TLS = 0x08,    /* the execution context is the sampled thread's own */
+  TRACE_EC_FROM_RACTOR = 0x10, /* it came from running_ec or the global pointer */
+  TRACE_NO_EC = 0x20,          /* the thread has none: no Ruby frames, nobody else's either */
+  TRACE_KERNEL_INLINE = 0x40,  /* kernel frames lead the record: kernel_stackmap had no room */
+  TRACE_EMPTY_SLOT = 0x80,     /* a slot of progs was empty, the walk ended there */
+  TRACE_KERNEL_MODE = 0x100    /* the CPU was in the kernel when it was sampled */
 } TraceFlag;
 
 /* Indices into `counters`: what the frozen metrics have no id for. */
 typedef enum Counter {
-  COUNTER_SAMPLES = 0,         /* runs of native_tracer_entry on a process that is to be sampled */
-  COUNTER_SENT = 1,            /* traces handed to the perf buffer */
-  COUNTER_OUTPUT_FAILED = 2,   /* the perf buffer took none: full, or no reader on this CPU */
-  COUNTER_UNKNOWN_PID = 3,     /* samples of a process user space has not registered yet */
-  COUNTER_EMPTY_SLOT = 4,      /* tail calls into an empty slot of progs */
+  COUNTER_SAMPLES = 0,       /* runs of native_tracer_entry on a process that is to be sampled */
+  COUNTER_SENT = 1,          /* traces handed to the perf buffer */
+  COUNTER_OUTPUT_FAILED = 2, /* the perf buffer took none: full, or no reader on this CPU */
+  COUNTER_UNKNOWN_PID = 3,   /* samples of a process user space has not registered yet */
+  COUNTER_EMPTY_SLOT = 4,    /* tail calls into an empty slot of progs */
   COUNTER_EC_FROM_TLS = 5,
   COUNTER_EC_FROM_RACTOR = 6,
   COUNTER_NO_EC = 7,
   COUNTER_KERNEL_STACK_COLLISION = 8, /* kernel_stackmap slot held another stack */
-  COUNTER_EVENT_FAILED = 9,    /* report_events took no event */
-  COUNTER_DROPPED_ERROR_ONLY = 10, /* system_config.drop_error_only_traces */
-  COUNTER_NO_USER_REGS = 11,   /* kernel threads and tasks without user registers */
-  COUNTER_NOT_FOLLOWED = 12,   /* children that followed_pids had no room for */
+  COUNTER_EVENT_FAILED = 9,           /* report_events took no event */
+  COUNTER_DROPPED_ERROR_ONLY = 10,    /* system_config.drop_error_only_traces */
+  COUNTER_NO_USER_REGS = 11,          /* kernel threads and tasks without user registers */
+  COUNTER_NOT_FOLLOWED = 12,          /* children that followed_pids had no room for */
   NUM_COUNTERS = 13
 } Counter;
 
@@ -592,9 +592,9 @@ typedef enum RubyTLSKind {
 typedef struct RubyTLSInfo {
   s64 offset;
   u64 module_id;
-  s32 dtv_offset;     /* of the dtv pointer from the thread pointer: 8 on x86_64, 0 on aarch64 */
-  u8 dtv_entry_size;  /* 16 with glibc, 8 with musl */
-  u8 kind;            /* RubyTLSKind */
+  s32 dtv_offset;    /* of the dtv pointer from the thread pointer: 8 on x86_64, 0 on aarch64 */
+  u8 dtv_entry_size; /* 16 with glibc, 8 with musl */
+  u8 kind;           /* RubyTLSKind */
 } RubyTLSInfo;
 
 #ifndef RUBYUNWIND_CDEF

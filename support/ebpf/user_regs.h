@@ -54,7 +54,8 @@ INLINE ErrorCode take_registers(UnwindState *state, const struct pt_regs *regs) 
 
 #endif
 
-/* The registers that the current task left at the top of its kernel stack when it entered the kernel. */
+/* The registers that the current task left at the top of its kernel stack when it entered the
+ * kernel. */
 INLINE long read_saved_registers(struct pt_regs *regs) {
   if (KERNEL_HAS_ENUM(enum bpf_func_id, BPF_FUNC_task_pt_regs)) { /* 5.15 */
     const void *saved = (const void *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -68,11 +69,13 @@ INLINE long read_saved_registers(struct pt_regs *regs) {
   long error = bpf_probe_read_kernel(&stack, sizeof(stack), &task->stack);
   if (error)
     return error;
-  return bpf_probe_read_kernel(regs, sizeof(*regs), (const void *)(stack + config->stack_ptregs_offset));
+  return bpf_probe_read_kernel(regs, sizeof(*regs),
+                               (const void *)(stack + config->stack_ptregs_offset));
 }
 
 /* get_user_registers fills the state; *found is false for a task that has no user side. */
-INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, UnwindState *state, bool *found) {
+INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, UnwindState *state,
+                                    bool *found) {
   struct pt_regs regs;
   *found = false;
   if (is_user_mode(&ctx->regs)) {

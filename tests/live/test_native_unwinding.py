@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs without Ruby and without frame pointers: their native stacks are whole, by their unwind rows alone."""
+"""Programs without Ruby and without frame pointers: their native stacks are whole, by unwind rows alone."""
 
 from __future__ import annotations
 

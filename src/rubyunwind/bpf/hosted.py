@@ -110,7 +110,7 @@ def host_read_python(context: Any, address: int, to: Any, length: int) -> int:
 
 
 class _HostKernel:
-    """Stands where libbpf stands for a Map: the same calls, with the number of a host map for a descriptor."""
+    """Stands where libbpf stands for a Map: the same calls, a host map's number for a descriptor."""
 
     def __init__(self) -> None:
         self._maps: dict[int, Any] = {}

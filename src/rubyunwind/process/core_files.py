@@ -189,7 +189,7 @@ class CoreFiles:
 
         Only segments that the process could not write to have in memory what they have in the file.
         """
-        parts = []
+        parts: list[bytes] = []
         at, end = address, address + length
         while not parts or at < end:
             entry = self.range_at(at)

@@ -234,7 +234,7 @@ class ProfiledProcess:
         if self._executed():  # or it ended: what was read on the way is not to be believed
             return False
         self._register_ruby(ruby)
-        # A core may hold the interpreter's memory and nothing of its file: no native frame leads to Ruby then.
+        # A core may hold the interpreter's memory and nothing of its file: no native frame leads there then.
         for entry in ruby.interpreter_ranges[:1] if file is not None else ():
             assert file is not None
             self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(

@@ -229,7 +229,7 @@ class _Unwinder:
     def unwind(
         self, tid: int, comm: str, registers: Mapping[str, int], thread_pointer: int, memory: HostMemory
     ) -> tuple[bytes, ...]:
-        """Unwind a thread from its registers; where that does not get to Ruby's base, Ruby by itself as well."""
+        """Unwind a thread from its registers; where that does not reach Ruby's base, Ruby by itself, too."""
         words = [registers[name] for name in self._registers]
         task = HostTask(self.pid, tid, words, thread_pointer, comm, time.monotonic_ns())
         mixed = self._collection.run(task, memory)

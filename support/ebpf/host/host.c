@@ -21,7 +21,8 @@ static const struct {
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
-#define MAP(name) {#name, (host_handle *)&name}
+#define MAP(name)                                                                                  \
+  { #name, (host_handle *)&name }
 #define BUCKET(bits) MAP(exe_id_to_##bits##_stack_deltas)
 /* Maps by name. Those that no program uses are not here. */
 static const struct {
@@ -95,7 +96,8 @@ host_map *host_map_find(host *h, const char *name) {
   return index < 0 ? NULL : h->maps[index];
 }
 
-int host_map_create(host *h, const char *name, u32 type, u32 key_size, u32 value_size, u32 max_entries) {
+int host_map_create(host *h, const char *name, u32 type, u32 key_size, u32 value_size,
+                    u32 max_entries) {
   int index = index_of(name);
   if (index < 0)
     return -ENOENT;
@@ -138,13 +140,13 @@ static void run_to_the_end(program_fn run, host_run_state *state, struct bpf_per
   host_current = outer;
 }
 
-/* As many as the chain looks at: frames that Ruby does not show are not counted by the trace's own limit, and a
- * stack of nothing else, in memory that is no stack, might have no end. */
+/* As many as the chain looks at: frames that Ruby does not show are not counted by the trace's own
+ * limit, and a stack of nothing else, in memory that is no stack, might have no end. */
 enum { MAX_CONTROL_FRAMES = FRAMES_PER_WALK_RUBY_STACK * (MAX_TAIL_CALLS + 1) };
 
 /*
- * The Ruby steps by themselves, from an execution context that user space has found. No BPF program: a
- * thread that is not stopped has no registers to begin a native walk with.
+ * The Ruby steps by themselves, from an execution context that user space has found. No BPF
+ * program: a thread that is not stopped has no registers to begin a native walk with.
  */
 static int unwind_context(u64 ec) {
   PerCPURecord *record = get_pristine_per_cpu_record();

@@ -61,10 +61,12 @@ static u64 hash_of(const u8 *key, u32 size) {
 static s64 find_slot(const host_map *map, const u8 *key) {
   if (!map->room)
     return -1;
-  for (u32 slot = hash_of(key, map->key_size) & (map->room - 1);; slot = (slot + 1) & (map->room - 1)) {
+  for (u32 slot = hash_of(key, map->key_size) & (map->room - 1);;
+       slot = (slot + 1) & (map->room - 1)) {
     if (map->state[slot] == EMPTY)
       return -1;
-    if (map->state[slot] == IN_USE && !memcmp(map->keys + (size_t)slot * map->key_size, key, map->key_size))
+    if (map->state[slot] == IN_USE &&
+        !memcmp(map->keys + (size_t)slot * map->key_size, key, map->key_size))
       return slot;
   }
 }
@@ -80,7 +82,8 @@ static void place(host_map *map, const u8 *key, const u8 *value) {
   map->used++;
 }
 
-/* Makes room, without the deleted ones, so that at most half of it is filled: a search must meet an empty slot. */
+/* Makes room, without the deleted ones, so that at most half of it is filled: a search must meet an
+ * empty slot. */
 static int grow(host_map *map) {
   host_map old = *map;
   u32 room = 16;
@@ -101,7 +104,8 @@ static int grow(host_map *map) {
   map->filled = 0;
   for (u32 slot = 0; slot < old.room; slot++)
     if (old.state[slot] == IN_USE)
-      place(map, old.keys + (size_t)slot * map->key_size, old.values + (size_t)slot * map->value_size);
+      place(map, old.keys + (size_t)slot * map->key_size,
+            old.values + (size_t)slot * map->value_size);
   free(old.keys);
   free(old.values);
   free(old.state);
@@ -252,7 +256,8 @@ int host_map_next(host_map *map, const void *key, void *next) {
     memcpy(next, &index, sizeof index);
     return 0;
   }
-  s64 slot = key ? find_slot(map, key) + 1 : 0; /* an unknown key: from the start, as the kernel does */
+  s64 slot =
+      key ? find_slot(map, key) + 1 : 0; /* an unknown key: from the start, as the kernel does */
   for (; slot < map->room; slot++)
     if (map->state[slot] == IN_USE) {
       memcpy(next, map->keys + (size_t)slot * map->key_size, map->key_size);

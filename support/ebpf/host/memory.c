@@ -67,7 +67,8 @@ long host_read_memory(host_memory *memory, void *to, u32 length, u64 address) {
       return 0;
     }
   }
-  if (memory->fd >= 0 && (!read_page(memory, to, length, address) || !read_pieces(memory, to, length, address)))
+  if (memory->fd >= 0 &&
+      (!read_page(memory, to, length, address) || !read_pieces(memory, to, length, address)))
     return 0;
   if (memory->read && !memory->read(memory->context, address, to, length))
     return 0;

@@ -96,7 +96,7 @@ class Layout:
     """Head of the list of threads: living_threads of the VM, or from 3.0 on threads.set of a ractor. The list
     runs through the first member of rb_thread_struct (vmlt_node, lt_node)."""
     thread_tid: int | None
-    """The kernel's id of the thread, in rb_thread_struct (3.1) or, with `thread_native`, where that points."""
+    """The kernel's id of the thread: in rb_thread_struct (3.1), or where `thread_native` points."""
     thread_native: int | None
     """rb_thread_struct.nt, a struct rb_native_thread (thread_pthread.h), from 3.2 on."""
     thread_name: int
