@@ -14,15 +14,16 @@ from pathlib import Path
 import corpus
 import python_targets as targets
 from elf_images import EhFrame
-from image import read_images
+from image import Image, PieceMemory, read_images
 
 from rubyunwind.abi import Frame, FrameMarker, Trace
 from rubyunwind.elf.deltas import extract_stack_deltas
 from rubyunwind.elf.file import ElfFile
 
-IMAGES = len(read_images((Path(__file__).parent / "seeds/steps.images").read_bytes()))
+SEEDS = Path(__file__).parent / "seeds/steps.images"
+IMAGES = len(read_images(SEEDS.read_bytes()))
 FAIL, ZEROS, CHAIN, NOISE = range(4)
-WHOLE, CONTEXT = 0, 1
+WHOLE, CONTEXT, STEADY, PIECEMEAL, CACHED = 0, 1, 4, 8, 16  # modes of steps.c
 RULES = 6  # unwind_info_array among the maps that hold something, in the order of host.c
 ROWS_BASE = 0x1000  # where rows.c puts the first section
 
@@ -49,6 +50,40 @@ def steps() -> Iterator[bytes]:
                     + _rule(12 * entry + 4 + 4 * place, 2, param)
                 )
         yield bytes(4) + _rule(12 * entry + 2, 0, 1) + _rule(12 * entry + 4, 2, 0x7FFFFFFF)
+
+    yield from _running()
+
+
+def _running() -> Iterator[bytes]:
+    """The stack moves while it is copied: in one piece, in two, and so that its frames no longer fit."""
+    for number, image in enumerate(read_images(SEEDS.read_bytes())):
+        layout = targets._worlds()[number].layout
+        memory = PieceMemory(image.pieces)
+        fields = (layout.ec_vm_stack, layout.ec_vm_stack_size, layout.ec_cfp)
+        stack, words, cfp = (memory.u64(image.context + field) for field in fields)
+        size, cfp_at = _change(image, fields[1], words + 1), fields[2]
+        end = stack + 8 * (words + 1)
+        # A stack that ends where addresses do.
+        top = (1 << 64) - layout.cfp_size
+        high = [top - layout.cfp_size, layout.cfp_size // 8, top - layout.cfp_size]
+        yield bytes([number, STEADY, FAIL, 3]) + b"".join(map(_change, [image] * 3, fields, high))
+        for mode in (STEADY, STEADY | CACHED, STEADY | PIECEMEAL):
+            for newest in (cfp - layout.cfp_size, cfp + layout.cfp_size, end - layout.cfp_size, cfp + 8):
+                for quiet in range(5, 12):
+                    head = bytes([number, mode, FAIL, 0]) + bytes(quiet)
+                    yield head + b"\1" + _change(image, cfp_at, newest)
+                    yield head + b"\2" + size + _change(image, cfp_at, newest)
+
+
+def _change(image: Image, field: int, value: int) -> bytes:
+    """Give a word of the execution context another value."""
+    number = 0
+    for address, data in image.pieces:
+        if address <= image.context + field < address + len(data):
+            number += (image.context + field - address) // 8
+            return bytes([0]) + number.to_bytes(3, "little") + b"\0" + value.to_bytes(8, "little")
+        number += len(data) // 8
+    raise AssertionError("the image does not hold its context")
 
 
 def _rule(at: int, width: int, value: int) -> bytes:
@@ -174,15 +209,6 @@ def btf() -> Iterator[bytes]:
     yield b"\0"
     yield b"\1"
     yield b"\3" + targets._objects()[0][:512]
-    # Structs that hold the one before twice, without a name: as many members as 2 to the number of structs.
-    types = b"".join(
-        struct.pack("<III", 1 if number == 30 else 0, 4 << 24 | 2, 8)
-        + 2 * struct.pack("<III", 0, number - 1, 0)
-        for number in range(2, 31)
-    )
-    types = struct.pack("<III", 0, 4 << 24 | 2, 8) + 2 * struct.pack("<III", 1, 1, 0) + types
-    strings = b"\0s\0"
-    yield b"\2" + (types + strings.ljust(len(types), b"\0"))
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ SCENES = (
     ("two_spinning_threads.rb", (), 2, "other"),
 )
 PAGE = 1 << 16  # of stack deltas
+MARGIN = 16  # control frames before the newest one, as in steady.c
 AROUND = 6  # rows that are kept before and behind those that are used
 GP_REGISTERS = 21
 
@@ -135,6 +136,7 @@ class Scene:
             assert trace.error in (None, ErrorCode.NATIVE_ZERO_PC), trace.error
             self.image.frames = (trace.stack_len, decode_trace(alone).stack_len)
             self._name(recorder, runtime, context)
+            self._stack(recorder, runtime, context)
             self.image.context, self.image.identifiers = context, runtime.identifier_table
             self.image.task = bytes(ffi.buffer(_host_task(task)))
             native = [(f.file_id, f.addr_or_line - f.return_address) for f in trace.frames
@@ -147,11 +149,23 @@ class Scene:
         """Let names and lines be read, too."""
         symbolizer = RubySymbolizer(recorder, runtime)  # type: ignore[arg-type]
         layout = runtime.layout  # type: ignore[attr-defined]
+        recorder.read(context, 264)
         for frame in walk_stack(recorder, layout, context):
             if frame.kind == "ruby":
                 symbolizer.ruby_frame(frame.iseq_body, frame.pc, frame.method_entry)
             else:
                 symbolizer.cfunc_frame(frame.method_entry)
+
+    def _stack(self, recorder: Recorder, runtime: object, context: int) -> None:
+        """Keep all that the walk of a running thread copies: frames, and the values that they refer to."""
+        layout = runtime.layout  # type: ignore[attr-defined]
+        stack, newest = recorder.u64(context + layout.ec_vm_stack), recorder.u64(context + layout.ec_cfp)
+        end = stack + 8 * recorder.u64(context + layout.ec_vm_stack_size)
+        first = newest - MARGIN * layout.cfp_size
+        recorder.read(first, end - first)
+        frames = range(newest, end, layout.cfp_size)
+        inside = [ep for frame in frames if stack <= (ep := recorder.u64(frame + layout.cfp_ep)) < newest]
+        recorder.read(min(inside) - 16, max(inside) - min(inside) + 16 + 1024)
 
     def _maps(
         self, host: HostedCollection, native: list[tuple[int, int]], files: FileCache, tables: NativeTables

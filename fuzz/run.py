@@ -35,7 +35,12 @@ C_TARGETS = {"steps": HOST, "rows": CFI, "records": DRAIN}
 LONGEST = {"steps": 512, "rows": 1024, "records": 4096}
 COMMON_FLAGS = (
     *("-g", "-O1", "-std=gnu11", "-fno-omit-frame-pointer", "-Wall", "-Wno-address-of-packed-member"),
-    *("-fno-sanitize-recover=all", f"-I{ROOT}/support/ebpf", f"-I{ROOT}/src/rubyunwind/_c"),
+    *(
+        "-fno-sanitize-recover=all",
+        "-Dprocess_vm_readv=fuzz_process_vm_readv",
+        f"-I{ROOT}/support/ebpf",
+        f"-I{ROOT}/src/rubyunwind/_c",
+    ),
     f'-DSEEDS="{HERE}/seeds/steps.images"',
 )
 # Programs are called through one type of pointer, which newer clangs report.

@@ -5,13 +5,15 @@
  * bounds and give a whole record.
  *
  * Input: u8 image, u8 mode, u8 background, u8 parameter, then changes: u8 opcode and its operands,
- * to the end.
+ * to the end. In steady mode, where the process runs on, only the first (parameter & 15) changes
+ * are made beforehand; before each piece that is copied, u8 & 3 says how many more.
  */
 #define _GNU_SOURCE /* memfd_create */
 #include "../support/ebpf/host/host.c"
 
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #if !defined(__x86_64__)
@@ -79,6 +81,16 @@ typedef struct image {
   u64 context;
   u32 frames, context_frames;
 } image;
+
+/* Bits of the mode. */
+enum {
+  CONTEXT_ONLY = 1,
+  BY_DESCRIPTOR = 2,
+  STEADY = 4,    /* of a context, while the process runs; by descriptor */
+  PIECEMEAL = 8, /* process_vm_readv is refused */
+  CACHED = 16,   /* with a cache of pages */
+};
+enum { CACHE_PAGES = 8, ATTEMPTS = 3 };
 
 static image *images[MAX_IMAGES];
 static u32 image_count;
@@ -253,8 +265,13 @@ static void write_file(image *m) {
 
 typedef enum background { FAIL, ZEROS, CHAIN, NOISE, INPUT, BACKGROUNDS } background;
 
+typedef struct input {
+  const u8 *at, *end;
+} input;
+
 typedef struct world {
   image *image;
+  input later; /* changes while it runs */
   background background;
   int8_t parameter;
   const u8 *input;
@@ -370,15 +387,15 @@ static void take_back(void) {
   }
 }
 
-typedef struct input {
-  const u8 *at, *end;
-} input;
-
 static u64 take(input *in, size_t bytes) {
   u64 value = 0;
   size_t there = (size_t)(in->end - in->at);
-  memcpy(&value, in->at, there < bytes ? there : bytes);
-  in->at += there < bytes ? there : bytes;
+  if (there > bytes)
+    there = bytes;
+  if (there) {
+    memcpy(&value, in->at, there);
+    in->at += there;
+  }
   return value;
 }
 
@@ -462,7 +479,8 @@ static void change_cell(input *in, image *m) {
 static void change_world(input *in, world *w, host_task *task, u64 *context) {
   image *m = w->image;
   u64 address, offset, value;
-  switch (take(in, 1) % 8) {
+  /* Maps are ours, and do not change while it runs. */
+  switch (take(in, 1) % (in == &w->later ? 3 : 8)) {
   case 0:
   case 1:
   case 2: {
@@ -547,27 +565,75 @@ static void check_record(host *h, const host_task *task) {
   }
 }
 
+static world *running; /* whose memory process_vm_readv reads */
+
+/* The flags of the build put this in the place of process_vm_readv. */
+ssize_t fuzz_process_vm_readv(pid_t pid, const struct iovec *to, unsigned long to_count,
+                              const struct iovec *from, unsigned long from_count,
+                              unsigned long flags) {
+  ssize_t got = 0;
+  host_task task = running->image->task;
+  u64 context = 0;
+  REQUIRE(!flags && to_count == from_count && (u32)pid <= ~0u);
+  for (unsigned long i = 0; i < to_count; i++) {
+    REQUIRE(to[i].iov_len == from[i].iov_len);
+    for (u64 left = take(&running->later, 1) & 3; left; left--)
+      change_world(&running->later, running, &task, &context);
+    if (to[i].iov_len &&
+        read_world(running, (u64)(uintptr_t)from[i].iov_base, to[i].iov_base, (u32)to[i].iov_len)) {
+      errno = EFAULT;
+      return got ? got : -1;
+    }
+    got += (ssize_t)to[i].iov_len;
+  }
+  return got;
+}
+
+static u32 steady(world *w, const host_task *task, u64 context, host_memory *memory) {
+  u8 *scratch = malloc(host_steady_size()); /* of its very size, and as the last run has left it */
+  REQUIRE(scratch);
+  memset(scratch, w->parameter, host_steady_size());
+  running = w;
+  int error = host_run_steady(w->image->host, context, task, memory, scratch, ATTEMPTS);
+  free(scratch);
+  REQUIRE(!memory->overlays && !memory->overlay_count);
+  return error ? 0 : 1;
+}
+
 /* Returns the number of frames. */
 static u32 run(world *w, u8 mode, const host_task *task, u64 context) {
+  static host_page pages[CACHE_PAGES];
   image *m = w->image;
   host_memory memory = {.fd = -1, .read = read_world, .context = w};
-  if (mode & 2) {
+  if (mode & (BY_DESCRIPTOR | STEADY)) {
     memory.fd = m->fd;
     memory.pieces = m->file_pieces;
     memory.piece_count = m->piece_count;
+    memory.piecemeal = !!(mode & PIECEMEAL);
     if (w->background == FAIL)
       memory.read = NULL;
+    if (mode & CACHED) {
+      memset(pages, 0, sizeof pages);
+      memory.pages = pages;
+      memory.page_count = CACHE_PAGES;
+      memory.run = 1;
+    }
   }
   reset_maps(m->host);
-  if (mode & 1)
+  bool ran = true;
+  if (mode & STEADY)
+    ran = steady(w, task, context, &memory);
+  else if (mode & CONTEXT_ONLY)
     host_run_context(m->host, context, task, &memory);
   else
     REQUIRE(!host_run(m->host, "native_tracer_entry", task, &memory));
   REQUIRE(memory.reads <= MAX_READS && memory.failures <= memory.reads);
-  check_record(m->host, task);
   size_t length;
   host_output(m->host, &length);
-  return length ? (u32)((length - HEADER) / sizeof(Frame)) : 0;
+  if (!ran || !length)
+    return 0;
+  check_record(m->host, task);
+  return (u32)((length - HEADER) / sizeof(Frame));
 }
 
 static void load_images(void) {
@@ -607,9 +673,10 @@ static void load_images(void) {
     collect_cells(images[i]);
     write_file(images[i]);
     world plain = {.image = images[i]};
-    for (u8 mode = 0; mode < 4; mode++) {
+    for (u8 mode = 0; mode < 32; mode++) {
       u32 frames = run(&plain, mode, &images[i]->task, images[i]->context);
-      u32 expected = mode & 1 ? images[i]->context_frames : images[i]->frames;
+      bool whole = !(mode & (CONTEXT_ONLY | STEADY));
+      u32 expected = whole ? images[i]->frames : images[i]->context_frames;
       if (frames != expected) {
         fprintf(stderr, "image %s, mode %u: %u frames, not %u: run fuzz/make_seeds.py again\n",
                 images[i]->name, mode, frames, expected);
@@ -632,8 +699,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
   w.input_size = (size_t)(in.end - in.at);
   host_task task = m->task;
   u64 context = m->context;
-  while (in.at < in.end && change_count < MAX_CHANGES)
+  int before = mode & STEADY ? w.parameter & 15 : MAX_CHANGES;
+  while (in.at < in.end && change_count < MAX_CHANGES && before--)
     change_world(&in, &w, &task, &context);
+  w.later = in;
   run(&w, mode, &task, context);
   take_back();
   return 0;

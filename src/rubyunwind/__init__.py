@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.recording import Profile, Recording, record
     from rubyunwind.profiler.sample import Sample
     from rubyunwind.profiler.snapshot import snapshot
+    from rubyunwind.profiler.user_profiler import UserProfiler
 
 __version__ = "0.1.0"  # as in pyproject.toml and meson.build; asking the installed package takes 60 ms
 
@@ -42,6 +43,7 @@ __all__ = [
     "RubyUnwindError",
     "Sample",
     "UnsupportedRuby",
+    "UserProfiler",
     "__version__",
     "load_collection_spec",
     "record",
@@ -55,6 +57,7 @@ _LAZY = {
     "Profiler": "rubyunwind.profiler.profiler",
     "Recording": "rubyunwind.profiler.recording",
     "Sample": "rubyunwind.profiler.sample",
+    "UserProfiler": "rubyunwind.profiler.user_profiler",
     "load_collection_spec": "rubyunwind.bpf.spec",
     "record": "rubyunwind.profiler.recording",
     "snapshot": "rubyunwind.profiler.snapshot",

@@ -161,7 +161,7 @@ def test_a_program_that_mostly_sleeps_is_mostly_seen_computing() -> None:
     """
     with ruby(script) as target:
         hear(target)
-        with UserProfiler([target.pid], rate=RATE) as profiler:
+        with UserProfiler([target.pid], rate=999) as profiler:
             samples = gather(profiler, 30)
     computing = sum("compute" in [frame.label for frame in sample.frames] for sample in samples)
     assert computing > 0.5 * len(samples)  # less than one only where it has to wait for a CPU
@@ -182,15 +182,19 @@ def test_the_end_of_the_process_ends_the_samples() -> None:
 
 
 def test_what_a_process_executes_and_forks_is_followed() -> None:
-    script = "def inner = (nil while true)\nfork { inner }\nputs :ready; $stdout.flush\nProcess.wait"
-    with process("sh", "-c", f"exec {RUBY} --disable-gems -e '{script}'") as target:
-        with UserProfiler([target.pid], rate=RATE) as profiler:
-            samples = gather(profiler, 30)
-        for child in {sample.pid for sample in samples}:
-            os.kill(child, 9)
+    script = (
+        "def inner = (nil while Process.ppid > 1)\nfork { inner }\nputs :ready; $stdout.flush\nProcess.wait"
+    )
+    with (
+        process("sh", "-c", f"exec {RUBY} --disable-gems -e '{script}'") as target,
+        UserProfiler([target.pid], rate=RATE) as profiler,
+    ):
+        samples = gather(profiler, 30)
     of_child = [sample for sample in samples if sample.pid != target.pid]
     assert len(of_child) > 20
-    assert {sample.frames[0].label for sample in of_child} == {"inner"}
+    assert {sample.tid for sample in of_child} == {sample.pid for sample in of_child}
+    roots = {tuple(frame.label for frame in sample.frames[-4:]) for sample in of_child}
+    assert roots == {("inner", "block in <main>", "fork", "<main>")}
 
 
 def test_without_children_only_the_process_itself_is_sampled() -> None:

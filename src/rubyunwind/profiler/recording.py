@@ -62,6 +62,9 @@ class Profile:
         write(target, format, self.samples, self.totals, meta)
 
 
+_PROGRESS = 0.1  # seconds between calls of whoever shows it
+
+
 class Recording:
     """A recording that runs: a context manager around a Profiler and, if there is one, a command.
 
@@ -160,6 +163,7 @@ class Recording:
         """Gather samples; `progress` is called now and then. Returns the profile, also kept in `profile`."""
         profile = self.profile
         end = None if duration is None else self._began + duration
+        due = 0.0
         while not self._stopped and (end is None or time.monotonic() < end):
             profile.samples += self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
             if self.command is not None:
@@ -168,7 +172,9 @@ class Recording:
                     break
             elif not self.profiler.running:
                 break
-            if progress is not None:
+            now = time.monotonic()
+            if progress is not None and now >= due:
+                due = now + _PROGRESS
                 self._finish()
                 progress(profile)
         profile.samples += self.profiler.stop()

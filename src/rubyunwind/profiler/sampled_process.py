@@ -191,7 +191,9 @@ class SampledProcess:
         except MemoryReadError:
             self.due = 0.0  # exec, or the end
             return NO_CONTEXT
-        thread = self._watch.look(tid or self._busiest())
+        thread = self._watch.look(tid) if tid else None
+        if thread is None:  # not known, or wrong: in a forked child 3.1 keeps the parent's id
+            thread = self._watch.look(self._busiest())
         if thread is None or thread.state == "asleep":
             return None
         if patient and thread.state == "woken":

@@ -14,7 +14,7 @@
 
 enum {
   HEADS = 2,
-  HEAD_SIZE = 256,    /* fields of an execution context have offsets of a byte */
+  HEAD_SIZE = 264,    /* fields of an execution context have offsets of a byte */
   MOST_FRAMES = 192,  /* as many as fill a trace, and some that Ruby does not show */
   MARGIN_FRAMES = 16, /* so many the stack may have grown since the last look */
   MOST_FRAME_SIZE = 96,
@@ -24,6 +24,7 @@ enum {
   ENV_BEFORE = 16, /* bytes of an environment before ep, and with it */
   ENV_SIZE = 24,
   MOST_WORDS = 1 << 27, /* of a VM stack that is believed in */
+  ADDRESS_BITS = 56,    /* user addresses have no more: so sums of them do not wrap */
 };
 
 /* What is copied: the context and the frames twice, before and after the values that lie between
@@ -39,6 +40,7 @@ typedef struct snapshot {
 typedef struct extent {
   u64 low, high; /* addresses of frames */
   u64 values, values_end;
+  u64 end; /* of the stack that they belong to */
 } extent;
 
 size_t host_steady_size(void) { return sizeof(snapshot); }
@@ -78,7 +80,7 @@ static u64 newest_frame(const RubyProcInfo *ruby, const u8 *head, u64 *stack, u6
   u64 cfp = word_at(head + ruby->cfp);
   *stack = word_at(head + ruby->vm_stack);
   *end = *stack + words * ruby->size_of_value;
-  if (words > MOST_WORDS || cfp < *stack || cfp >= *end ||
+  if (words > MOST_WORDS || *stack >> ADDRESS_BITS || cfp < *stack || cfp >= *end ||
       (*end - cfp) % ruby->size_of_control_frame_struct)
     return 0;
   return cfp;
@@ -100,6 +102,7 @@ static void choose(const RubyProcInfo *ruby, const snapshot *copy, const extent 
     lowest = ep < lowest ? ep : lowest;
     highest = ep > highest ? ep : highest;
   }
+  next->end = end;
   next->values = next->values_end = 0;
   if (highest) {
     next->values = lowest - ENV_BEFORE;
@@ -140,7 +143,8 @@ static int take(snapshot *copy, const RubyProcInfo *ruby, u64 ec, u32 pid, host_
   u32 head_size = ruby->cfp > ruby->vm_stack_size ? ruby->cfp : ruby->vm_stack_size;
   head_size = (head_size > ruby->vm_stack ? head_size : ruby->vm_stack) + sizeof(u64);
   struct iovec head_from = {(void *)(uintptr_t)ec, head_size}, head_to = {copy->head[1], head_size};
-  if (ruby->size_of_control_frame_struct > MOST_FRAME_SIZE || !ruby->size_of_control_frame_struct)
+  u32 size = ruby->size_of_control_frame_struct;
+  if (size > MOST_FRAME_SIZE || ruby->iseq + sizeof(u64) > size || ruby->ep + sizeof(u64) > size)
     return -EINVAL;
   int error = copy_all(memory, pid, &head_to, &head_from, 1);
   for (u32 i = 0; !error; i++) {
@@ -167,8 +171,9 @@ static int take(snapshot *copy, const RubyProcInfo *ruby, u64 ec, u32 pid, host_
         memcmp(copy->head[0], copy->head[1], head_size)) /* the first one shows where to look */
       continue;
     cfp = newest_frame(ruby, copy->head[1], &stack, &end);
-    if (cfp < where.low || cfp >= where.high || !held_still(ruby, copy, &where, cfp) ||
-        !has_values(ruby, copy, &where, cfp, stack))
+    /* The stack may be another than the one that `where` was chosen by. */
+    if (end != where.end || cfp < where.low || cfp >= where.high || where.high - cfp < size ||
+        !held_still(ruby, copy, &where, cfp) || !has_values(ruby, copy, &where, cfp, stack))
       continue;
     copy->overlays[0] = (host_overlay){ec, head_size, copy->head[1]};
     copy->overlays[1] = (host_overlay){where.low, frames, copy->frames[1]};
