@@ -24,7 +24,7 @@ help:
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make bench     print the numbers'
 	@echo 'make fuzz      feed broken input to all that reads a process or a file, for ten minutes (FUZZ_SECONDS=600)'
-	@echo 'make sanitize  unit tests of the C code under AddressSanitizer and UBSan'
+	@echo 'make sanitize  tests of the C code under AddressSanitizer and UBSan'
 	@echo 'make ebpf      compile the BPF objects into src/rubyunwind/objects/'
 	@echo 'make lint      ruff, mypy, clang-format'
 	@echo 'make format    let ruff and clang-format rewrite the sources'

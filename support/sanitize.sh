@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Unit tests of the C extension, built with AddressSanitizer and UBSan: `make sanitize`, or
+# Tests of the C extension, built with AddressSanitizer and UBSan: `make sanitize`, or
 #
 #     support/sanitize.sh [PYTEST ARGUMENTS]
 #
@@ -14,10 +14,13 @@ PYTHON=${PYTHON:-$PWD/.venv/bin/python}
 bin=$(dirname "$PYTHON")
 export PATH="$bin:$PATH" CC=${CC:-cc}
 build=build/sanitize
-tests=(tests/unit/test_stack_deltas.py tests/unit/test_unwind_oracle.py tests/unit/test_fuzz_findings.py)
-for test in tests/unit/test_host*.py tests/unit/test_drain*.py tests/live/test_host*.py; do
-  [ -f "$test" ] && tests+=("$test")
-done
+tests=(
+  tests/unit/test_stack_deltas.py
+  tests/unit/test_unwind_oracle.py
+  tests/unit/test_fuzz_findings.py
+  tests/live/test_host_equals_kernel.py
+  tests/live/test_user_backend.py
+)
 
 mkdir -p build
 if [ ! -f $build/build.ninja ]; then
