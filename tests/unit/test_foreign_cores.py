@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Core files of Rubies that are not installed here, from 2.5 to 4.0: found, walked and named by the command."""
+"""Core files of Rubies that are not installed here, 2.5 to 4.0: found, walked and named by the command."""
 
 from __future__ import annotations
 
