@@ -179,3 +179,13 @@ def test_reading_across_thousands_of_mappings_needs_no_deep_stack(tmp_path: Path
     os.write(fd, Core(notes=notes, areas=[Area(start, image[:4096], piece * count, R | X)]).build())
     with CoreFile(fd, "core", os.fspath(tmp_path)) as file:
         assert file.memory.read(start, piece * count)[4096:] == image[:piece] * (count - 256)
+
+
+def test_a_core_where_every_mapping_meets_every_program_header_is_refused() -> None:
+    loads = [(1, R, 4096 * n, 0x1000 * n, 4096, 4096) for n in range(60)]
+    image = elf_image(Part(".data", bytes(64)), segments=loads)
+    start, count = 0x400000, 20_000
+    table = [(start + 0x1000 * n, start + 0x1000 * (n + 1), 0x1000 * n, b"/program") for n in range(count)]
+    notes = process(77) + status(77) + files(*table)
+    with pytest.raises(DecodeError, match="20000 mapped files with more than 1048576 segments"):
+        opened(Core(notes=notes, areas=[Area(start, image[:4096], 4096)]).build())

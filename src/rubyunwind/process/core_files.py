@@ -28,6 +28,10 @@ __all__ = ["CoreFiles"]
 _PAGE = 4096
 _PT_LOAD, _PF_W = 1, 2  # elf.h
 
+# Each mapping is looked up among its file's segments. Thousands of libraries stay far below this; a file
+# made to have every mapping meet every header does not.
+_MAX_LOOKUPS = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -67,8 +71,15 @@ class CoreFiles:
         """Find segments of files that the core does not list: older gcore names only what it dumps."""
         starts = [entry.start for entry in ranges]
         found = []
+        lookups = 0
         for path in self.paths:
             elf = self._image(path)
+            lookups += len(self._by_path[path]) * len(elf.segments) if elf is not None else 1
+            if lookups > _MAX_LOOKUPS:
+                raise DecodeError(
+                    f"{len(ranges)} mapped files with more than {_MAX_LOOKUPS} segments for all their "
+                    "mappings: the core is damaged"
+                )
             for segment in elf.segments if elf is not None else ():
                 if elf is None or segment.type != _PT_LOAD or not segment.file_size:
                     continue
