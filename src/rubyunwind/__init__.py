@@ -23,6 +23,7 @@ from rubyunwind.errors import (
 )
 
 if TYPE_CHECKING:
+    from rubyunwind.bpf.features import features
     from rubyunwind.bpf.spec import load_collection_spec
     from rubyunwind.profiler.profiler import Profiler
     from rubyunwind.profiler.recording import Profile, Recording, record
@@ -45,6 +46,7 @@ __all__ = [
     "UnsupportedRuby",
     "UserProfiler",
     "__version__",
+    "features",
     "load_collection_spec",
     "record",
     "snapshot",
@@ -58,6 +60,7 @@ _LAZY = {
     "Recording": "rubyunwind.profiler.recording",
     "Sample": "rubyunwind.profiler.sample",
     "UserProfiler": "rubyunwind.profiler.user_profiler",
+    "features": "rubyunwind.bpf.features",
     "load_collection_spec": "rubyunwind.bpf.spec",
     "record": "rubyunwind.profiler.recording",
     "snapshot": "rubyunwind.profiler.snapshot",

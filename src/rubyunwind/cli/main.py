@@ -18,6 +18,7 @@ _VERBS = {
     "record": "rubyunwind.cli.record",
     "snapshot": "rubyunwind.cli.snapshot",
     "lines": "rubyunwind.cli.lines",
+    "doctor": "rubyunwind.cli.doctor",
 }
 
 

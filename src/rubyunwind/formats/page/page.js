@@ -103,6 +103,7 @@
 
   function fillLegend() {
     const own = {};
+    addText(element("legend"), "li", "On top of the stack:");
     for (const node of nodes) own[node.frame.kind] = (own[node.frame.kind] || 0) + node.self;
     for (const [kind, label] of Object.entries(KINDS)) {
       if (!(kind in own)) continue;

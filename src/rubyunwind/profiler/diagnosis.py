@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works on this machine for this user, what does not, and what to change: found by trying it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rubyunwind.bpf.features import NO, Feature, features
+from rubyunwind.bpf.spec import load_collection_spec
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.profiler.system import require_initial_pid_namespace
+
+__all__ = ["CAPABILITIES", "Diagnosis", "Right", "diagnose"]
+
+# include/uapi/linux/capability.h, and what each gives here.
+CAPABILITIES = {
+    "CAP_BPF": (39, "load the programs and create their maps"),
+    "CAP_PERFMON": (38, "let them read memory, and open the clock of a CPU"),
+    "CAP_SYS_PTRACE": (19, "look into processes of other users"),
+    "CAP_SYSLOG": (34, "name kernel functions (/proc/kallsyms)"),
+    "CAP_CHECKPOINT_RESTORE": (40, "open mapped files that were deleted (/proc/PID/map_files)"),
+    "CAP_SYS_ADMIN": (21, "all of the above but CAP_SYS_PTRACE and CAP_SYSLOG"),
+}
+_BY_ADMIN = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE")
+
+_LIMITS = {
+    "kernel.perf_event_paranoid": Path("/proc/sys/kernel/perf_event_paranoid"),
+    "kernel.perf_event_max_sample_rate": Path("/proc/sys/kernel/perf_event_max_sample_rate"),
+    "kernel.unprivileged_bpf_disabled": Path("/proc/sys/kernel/unprivileged_bpf_disabled"),
+    "kernel.yama.ptrace_scope": Path("/proc/sys/kernel/yama/ptrace_scope"),
+    "kernel.kptr_restrict": Path("/proc/sys/kernel/kptr_restrict"),
+    "lockdown": Path("/sys/kernel/security/lockdown"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A capability, whether this thread has it (or CAP_SYS_ADMIN in its place), and what it is for."""
+
+    name: str
+    held: bool
+    gives: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that `rubyunwind doctor` says.
+
+    `backend` is what `--backend auto` takes, "bpf" or "user", `flavour` the eBPF object; `load_ms` is how
+    long its programs took to load just now, None if they did not, and `refusal` why not. `advice` are
+    sentences on what to change, empty when nothing is missing.
+    """
+
+    kernel: str
+    machine: str
+    features: tuple[Feature, ...]
+    rights: tuple[Right, ...]
+    limits: dict[str, str]
+    flavour: str
+    load_ms: float | None
+    refusal: str
+    backend: str
+    advice: tuple[str, ...]
+
+
+def diagnose() -> Diagnosis:
+    """Look at everything, load the programs once and unload them. Never raises for what is missing."""
+    system = os.uname()
+    found = features()
+    rights = held_rights(_effective())
+    flavour, load_ms, refusal = _load()
+    namespace = ""
+    try:
+        require_initial_pid_namespace()
+    except (RubyUnwindError, OSError) as error:
+        namespace = str(error)
+    works = load_ms is not None and not namespace
+    return Diagnosis(
+        kernel=system.release,
+        machine=system.machine,
+        features=found,
+        rights=rights,
+        limits=_limits(),
+        flavour=flavour,
+        load_ms=load_ms,
+        refusal=namespace or refusal,
+        backend="bpf" if works else "user",
+        advice=tuple(advise(found, rights, namespace or refusal)),
+    )
+
+
+def held_rights(effective: int) -> tuple[Right, ...]:
+    """Return every capability of interest; `effective` is the mask of /proc/PID/status."""
+    admin = bool(effective >> CAPABILITIES["CAP_SYS_ADMIN"][0] & 1)
+    return tuple(
+        Right(name, bool(effective >> bit & 1) or (admin and name in _BY_ADMIN), gives)
+        for name, (bit, gives) in CAPABILITIES.items()
+    )
+
+
+def advise(found: tuple[Feature, ...], rights: tuple[Right, ...], refusal: str) -> list[str]:
+    """Return what to change, most important first."""
+    advice = []
+    lacking = [right.name for right in rights if not right.held and right.name != "CAP_SYS_ADMIN"]
+    for feature in found:
+        if feature.required and feature.answer == NO:
+            detail = f" ({feature.detail})" if feature.detail else ""
+            advice.append(f"{feature.name} is missing; it needs {feature.needs}{detail}")
+    if lacking:
+        advice.append(f"run it as root (sudo), or give it {', '.join(lacking)}")
+    if refusal and not advice:
+        advice.append(refusal)
+    return advice
+
+
+def _effective() -> int:
+    for line in Path("/proc/thread-self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _load() -> tuple[str, float | None, str]:
+    """Load the programs: flavour, milliseconds (None if refused), reason."""
+    flavour = "none"
+    try:
+        spec = load_collection_spec()
+        flavour = f"{spec.name} (CO-RE)"
+        start = time.perf_counter()
+        with spec.load():
+            return flavour, 1000 * (time.perf_counter() - start), ""
+    except RubyUnwindError as error:
+        return flavour, None, str(error)
+
+
+def _limits() -> dict[str, str]:
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    limits = {"RLIMIT_MEMLOCK": "unlimited" if soft == resource.RLIM_INFINITY else f"{soft} bytes"}
+    for name, path in _LIMITS.items():
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            text = "not there"
+        # "none [integrity] confidentiality": the one in brackets is in force.
+        chosen = re.search(r"\[(\w+)\]", text)
+        limits[name] = chosen[1] if chosen else text
+    return limits
