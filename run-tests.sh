@@ -56,10 +56,13 @@ mkdir "$work/job"
 support/ci-kernels/build-site.sh "$work/job/site"
 mkdir "$work/job/tests"
 cp -r tests/kernels "$work/job/tests/"
-if [ -d tests/ruby ]; then cp -r tests/ruby "$work/job/tests/"; fi
+cp -r tests/ruby "$work/job/tests/"
+# The programs that print their own stack, and who reads what they print.
+mkdir "$work/job/tests/live"
+cp tests/live/__init__.py tests/live/spinning.py "$work/job/tests/live/"
 cp support/ci-kernels/guest.py "$work/job/"
 cat >"$work/job/run.sh" <<'END'
-export PYTHONPATH=/tmp/job/site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+export PYTHONPATH=/tmp/job/site:/tmp/job/tests PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 exec python3 guest.py tests/kernels
 END
 tar -C "$work/job" -cf "$work/job.tar" .
@@ -107,11 +110,13 @@ run_guest() {
 }
 
 failed=()
+logs=()
 i=0
 for version in "$@"; do
   kernel=${kernels[i]}
   i=$((i + 1))
   say "kernel $version: $kernel"
+  logs+=("$work/$version.log")
   started=$SECONDS
   reason=
   if run_guest "$version" "$kernel"; then
@@ -126,5 +131,6 @@ for version in "$@"; do
     failed+=("$version")
   fi
 done
+python3 support/ci-kernels/table.py "${logs[@]}"
 if [ ${#failed[@]} -gt 0 ]; then die "failed on: ${failed[*]}"; fi
 say "passed on: $*"

@@ -8,9 +8,13 @@ A skip (or an expected failure) is no pass here: what a kernel cannot do is to b
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import sys
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +37,13 @@ class Outcomes:
 def main(tests: str) -> int:
     print(f"kernel {platform.release()}", flush=True)
     outcomes = Outcomes()
+    notes = Path(tempfile.mkdtemp()) / "facts"
+    os.environ["RUBYUNWIND_FACTS"] = str(notes)
     status = pytest.main(["-ra", "-p", "no:cacheprovider", "--color=no", tests], plugins=[outcomes])
+    facts: dict[str, object] = {"kernel": platform.release()}
+    for line in notes.read_text().splitlines() if notes.exists() else ():
+        facts.update(json.loads(line))
+    print(f"facts {json.dumps(facts)}", flush=True)
     passed = outcomes.count.pop("passed", 0)
     if status == 0 and passed and not outcomes.count:
         return 0
