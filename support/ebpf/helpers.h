@@ -5,6 +5,7 @@
  * us.
  */
 #pragma once
+#include "map_definitions.h"
 #include "prelude.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -17,33 +18,6 @@
 #ifdef __bpf__
 
 #define SEC(name) __attribute__((section(name), used))
-
-/* BTF map definitions: libbpf reads the types of these members, never their values. */
-#define MAP_UINT(name, value) int(*name)[value]
-#define MAP_TYPE(name, value) typeof(value) *name
-#define MAP_VALUES(value) typeof(value) *values[]
-
-enum { /* enum bpf_map_type */
-       BPF_MAP_TYPE_HASH = 1,
-       BPF_MAP_TYPE_ARRAY = 2,
-       BPF_MAP_TYPE_PROG_ARRAY = 3,
-       BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4,
-       BPF_MAP_TYPE_PERCPU_ARRAY = 6,
-       BPF_MAP_TYPE_STACK_TRACE = 7,
-       BPF_MAP_TYPE_LRU_HASH = 9,
-       BPF_MAP_TYPE_LRU_PERCPU_HASH = 10,
-       BPF_MAP_TYPE_LPM_TRIE = 11,
-       BPF_MAP_TYPE_HASH_OF_MAPS = 13
-};
-
-enum {
-  BPF_ANY = 0,
-  BPF_NOEXIST = 1,
-  BPF_F_NO_PREALLOC = 1,
-  BPF_F_MMAPABLE = 0x400,  /* 5.5: user space fills an array without a system call per entry */
-  BPF_F_INNER_MAP = 0x1000 /* 5.10: inner arrays may differ from the template in size */
-};
-#define BPF_F_CURRENT_CPU 0xffffffffULL
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value,
@@ -63,9 +37,6 @@ static long (*bpf_probe_read_user)(void *to, u32 size, const void *from) = (void
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
 static long (*bpf_task_pt_regs)(void *task) = (void *)175;
-
-#define HOST_TO_BE32(x) __builtin_bswap32(x)
-#define HOST_TO_BE64(x) __builtin_bswap64(x)
 
 #else
 #include "host/helpers.h"

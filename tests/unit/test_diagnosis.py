@@ -11,10 +11,11 @@ import pytest
 from rubyunwind.bpf import features as module
 from rubyunwind.bpf.features import NO, UNKNOWN, YES, Feature, features, probe
 from rubyunwind.cli.doctor import report
-from rubyunwind.profiler.diagnosis import CAPABILITIES, Diagnosis, advise, held_rights
+from rubyunwind.process.capabilities import Capability
+from rubyunwind.profiler.diagnosis import Diagnosis, advise, held_rights
 
-ADMIN, BPF, PTRACE = (CAPABILITIES[name][0] for name in ("CAP_SYS_ADMIN", "CAP_BPF", "CAP_SYS_PTRACE"))
-ALL = sum(1 << bit for bit, _ in CAPABILITIES.values())
+ADMIN, BPF, PTRACE = Capability.CAP_SYS_ADMIN, Capability.CAP_BPF, Capability.CAP_SYS_PTRACE
+ALL = sum(1 << each for each in Capability)
 
 
 def kernel(
@@ -91,7 +92,7 @@ def test_without_rights_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     ("mask", "lacking"),
     [
         (ALL, set()),
-        (0, set(CAPABILITIES)),
+        (0, {each.name for each in Capability}),
         (1 << ADMIN, {"CAP_SYS_PTRACE", "CAP_SYSLOG"}),
         (1 << BPF | 1 << PTRACE, {"CAP_PERFMON", "CAP_SYSLOG", "CAP_CHECKPOINT_RESTORE", "CAP_SYS_ADMIN"}),
     ],

@@ -168,6 +168,12 @@ def test_a_core_whose_headers_name_the_same_notes_many_times_is_refused() -> Non
         opened(bytes(data))
 
 
+@pytest.mark.parametrize("notes", [process(-1) + status(77), process(77) + status(77) + status(-2)])
+def test_a_core_with_a_negative_process_or_thread_id_is_refused(notes: bytes) -> None:
+    with pytest.raises(DecodeError, match=r"process or thread id -[12] in its notes"):
+        opened(Core(notes=notes, areas=[Area(0x1000)]).build())
+
+
 def test_reading_across_thousands_of_mappings_needs_no_deep_stack(tmp_path: Path) -> None:
     start, piece, count = 0x400000, 16, 3000
     size = piece * count + 4096

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rubyunwind._libbpf import ffi
 from rubyunwind.errors import BpfError, NotSupported, RubyUnwindError
+from rubyunwind.process.capabilities import Capability, effective, holds
 
 __all__ = ["check", "check_pointer", "missing_capabilities", "refusal"]
 
-# include/uapi/linux/capability.h
-CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 NEEDS = "CAP_BPF and CAP_PERFMON, or root"
 # ENOTSUPP of include/linux/errno.h: kernel-internal, but bpf(2) lets it out, and strerror knows it not.
 ENOTSUPP = 524
@@ -41,15 +39,8 @@ def check_pointer(pointer: Any, operation: str, detail: str = "") -> Any:
 
 def missing_capabilities() -> list[str]:
     """Names of the capabilities this thread lacks to load tracing programs; CAP_SYS_ADMIN has both."""
-    for line in Path("/proc/thread-self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            effective = int(line.split()[1], 16)
-            break
-    else:
-        return []
-    if effective >> CAPABILITIES["CAP_SYS_ADMIN"] & 1:
-        return []
-    return [name for name in ("CAP_BPF", "CAP_PERFMON") if not effective >> CAPABILITIES[name] & 1]
+    mask = effective()
+    return [each.name for each in (Capability.CAP_BPF, Capability.CAP_PERFMON) if not holds(mask, each)]
 
 
 def refusal(code: int, operation: str, detail: str = "", *, log: str = "") -> RubyUnwindError:

@@ -157,6 +157,9 @@ def parse_notes(notes: Iterable[tuple[int, bytes]], machine: int) -> CoreNotes:
             signal_info = SignalInfo(
                 signal, code, address if signal in _SIGNALS_WITH_ADDRESS and code > 0 else 0
             )
+    for number in (pid, *(one.tid for one in threads)):
+        if number < 0:
+            raise DecodeError(f"process or thread id {number} in its notes: the core is damaged")
     pid = pid or (threads[0].tid if threads else 0)
     named = tuple(
         CoreThread(

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rubyunwind.errors import AttachError
+from rubyunwind.process.capabilities import Capability, effective, holds
 from rubyunwind.process.identity import read_status
 
 __all__ = ["Circumstances", "check_traceable", "explain", "refusal", "unreadable"]
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-_CAP_SYS_PTRACE = 19  # include/uapi/linux/capability.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,12 @@ class Circumstances:
         status = _status_fields(f"/proc/{pid}/task/{tid or pid}/status")
         tracer = int(status.get("TracerPid", "0"))  # of the thread that traces
         by = _status_fields(f"/proc/{tracer}/status") if tracer else {}
-        own = int(_status_fields("/proc/self/status").get("CapEff", "0"), 16)
         return cls(
             pid=pid,
             comm=read_status(pid).comm,
             owner=int(status.get("Uid", "-1").split()[0]),
             user=os.geteuid(),
-            capable=bool(own >> _CAP_SYS_PTRACE & 1),
+            capable=holds(effective(), Capability.CAP_SYS_PTRACE),
             tracer=int(by.get("Tgid", str(tracer))),
             tracer_name=by.get("Name", ""),
             yama=_yama_scope(),

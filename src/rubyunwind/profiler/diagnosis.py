@@ -12,20 +12,20 @@ from pathlib import Path
 from rubyunwind.bpf.features import NO, Feature, features
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.errors import RubyUnwindError
+from rubyunwind.process.capabilities import Capability, effective, holds
 from rubyunwind.profiler.system import require_initial_pid_namespace
 
-__all__ = ["CAPABILITIES", "Diagnosis", "Right", "diagnose"]
+__all__ = ["RIGHTS", "Diagnosis", "Right", "advise", "diagnose", "held_rights"]
 
-# include/uapi/linux/capability.h, and what each gives here.
-CAPABILITIES = {
-    "CAP_BPF": (39, "load the programs and create their maps"),
-    "CAP_PERFMON": (38, "let them read memory, and open the clock of a CPU"),
-    "CAP_SYS_PTRACE": (19, "look into processes of other users"),
-    "CAP_SYSLOG": (34, "name kernel functions (/proc/kallsyms)"),
-    "CAP_CHECKPOINT_RESTORE": (40, "open mapped files that were deleted (/proc/PID/map_files)"),
-    "CAP_SYS_ADMIN": (21, "all of the above but CAP_SYS_PTRACE and CAP_SYSLOG"),
+# What each gives here.
+RIGHTS = {
+    Capability.CAP_BPF: "load the programs and create their maps",
+    Capability.CAP_PERFMON: "let them read memory, and open the clock of a CPU",
+    Capability.CAP_SYS_PTRACE: "look into processes of other users",
+    Capability.CAP_SYSLOG: "name kernel functions (/proc/kallsyms)",
+    Capability.CAP_CHECKPOINT_RESTORE: "open mapped files that were deleted (/proc/PID/map_files)",
+    Capability.CAP_SYS_ADMIN: "all of the above but CAP_SYS_PTRACE and CAP_SYSLOG",
 }
-_BY_ADMIN = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE")
 
 _LIMITS = {
     "kernel.perf_event_paranoid": Path("/proc/sys/kernel/perf_event_paranoid"),
@@ -71,7 +71,7 @@ def diagnose() -> Diagnosis:
     """Look at everything, load the programs once and unload them. Never raises for what is missing."""
     system = os.uname()
     found = features()
-    rights = held_rights(_effective())
+    rights = held_rights(effective())
     flavour, load_ms, refusal = _load()
     namespace = ""
     try:
@@ -93,13 +93,9 @@ def diagnose() -> Diagnosis:
     )
 
 
-def held_rights(effective: int) -> tuple[Right, ...]:
-    """Return every capability of interest; `effective` is the mask of /proc/PID/status."""
-    admin = bool(effective >> CAPABILITIES["CAP_SYS_ADMIN"][0] & 1)
-    return tuple(
-        Right(name, bool(effective >> bit & 1) or (admin and name in _BY_ADMIN), gives)
-        for name, (bit, gives) in CAPABILITIES.items()
-    )
+def held_rights(mask: int) -> tuple[Right, ...]:
+    """Return every capability of interest; `mask` has a bit for each that is effective."""
+    return tuple(Right(each.name, holds(mask, each), gives) for each, gives in RIGHTS.items())
 
 
 def advise(found: tuple[Feature, ...], rights: tuple[Right, ...], refusal: str) -> list[str]:
@@ -115,13 +111,6 @@ def advise(found: tuple[Feature, ...], rights: tuple[Right, ...], refusal: str) 
     if refusal and not advice:
         advice.append(refusal)
     return advice
-
-
-def _effective() -> int:
-    for line in Path("/proc/thread-self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
 
 
 def _load() -> tuple[str, float | None, str]:

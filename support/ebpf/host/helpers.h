@@ -4,37 +4,10 @@
 #pragma once
 #include <string.h>
 
+#include "../map_definitions.h"
 #include "host.h"
 
 #define SEC(name) __attribute__((unused))
-
-#define MAP_UINT(name, value) int(*name)[value]
-#define MAP_TYPE(name, value) __typeof__(value) *name
-#define MAP_VALUES(value) __typeof__(value) *values[]
-
-enum { /* enum bpf_map_type */
-       BPF_MAP_TYPE_HASH = 1,
-       BPF_MAP_TYPE_ARRAY = 2,
-       BPF_MAP_TYPE_PROG_ARRAY = 3,
-       BPF_MAP_TYPE_PERF_EVENT_ARRAY = 4,
-       BPF_MAP_TYPE_PERCPU_ARRAY = 6,
-       BPF_MAP_TYPE_STACK_TRACE = 7,
-       BPF_MAP_TYPE_LRU_HASH = 9,
-       BPF_MAP_TYPE_LRU_PERCPU_HASH = 10,
-       BPF_MAP_TYPE_LPM_TRIE = 11,
-       BPF_MAP_TYPE_HASH_OF_MAPS = 13
-};
-enum {
-  BPF_ANY = 0,
-  BPF_NOEXIST = 1,
-  BPF_F_NO_PREALLOC = 1,
-  BPF_F_MMAPABLE = 0x400,
-  BPF_F_INNER_MAP = 0x1000
-};
-#define BPF_F_CURRENT_CPU 0xffffffffULL
-
-#define HOST_TO_BE32(x) __builtin_bswap32(x)
-#define HOST_TO_BE64(x) __builtin_bswap64(x)
 
 void *bpf_map_lookup_elem(void *map, const void *key);
 long bpf_map_update_elem(void *map, const void *key, const void *value, u64 flags);
