@@ -22,7 +22,7 @@ help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
 	@echo 'make test      unit and live tests'
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
-	@echo 'make test-kernels  the same on all that are known, with a table; some ten minutes'
+	@echo 'make test-kernels  the same on all that are known, with a table; half a minute each, once they are fetched'
 	@echo 'make bench     print the numbers'
 	@echo 'make fuzz      feed broken input to all that reads a process or a file, for ten minutes (FUZZ_SECONDS=600)'
 	@echo 'make sanitize  tests of the C code under AddressSanitizer and UBSan'

@@ -105,6 +105,10 @@ def test_no_frame_of_a_program_that_calls_and_collects_all_the_time_is_garbage()
         UserProfiler([int(hear(target))], rate=RATE) as profiler,
     ):
         samples = gather(profiler, 2 * SAMPLES)
+        # How many different stacks so many samples meet is luck: some more, until there are enough to judge.
+        end = time.monotonic() + PATIENCE
+        while len(set(map(locations, samples))) <= 10 and time.monotonic() < end:
+            samples += profiler.poll()
     torn = dict(profiler.stats.failed).get("torn read", 0)
     print(f"torn: {torn} of {torn + len(samples)}")
     assert torn < 0.2 * (torn + len(samples))
@@ -126,8 +130,7 @@ def test_no_frame_of_a_program_that_calls_and_collects_all_the_time_is_garbage()
         for frame, caller in pairwise(named):
             if frame in callers:
                 assert caller in callers[frame], named
-    # Not one stack read over and over; how many of them are met is the sampling's luck.
-    assert len({tuple(locations(sample)) for sample in samples}) >= 5
+    assert len({tuple(locations(sample)) for sample in samples}) > 10
 
 
 # How much it counts
