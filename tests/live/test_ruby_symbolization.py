@@ -26,6 +26,7 @@ from rubyunwind.ruby.symbolize import RubySymbolizer
 from rubyunwind.ruby.tls import thread_context
 
 from .ptrace_stop import stopped_threads
+from .recorder import until
 
 PROGRAMS = Path(__file__).parent.parent / "ruby"
 RUBY = shutil.which("ruby")
@@ -139,13 +140,17 @@ def test_path_line_and_label_of_every_frame_are_rubys_own(start: Start, name: st
 
 def test_every_thread_has_its_own_stack_and_a_sleeper_keeps_his(start: Start) -> None:
     program = start("two_spinning_threads.rb", threads=2)
-    for _ in range(5):
+    expected = program.expected()
+
+    def waiting() -> list[str]:
+        """What the others do: the sleeper, and the main thread once it has had the lock again."""
         stacks = program.thread_stacks()
-        expected = program.expected()
         assert {tid: stacks[tid] for tid in expected} == expected
-        others = [frames for tid, frames in stacks.items() if tid not in expected]
-        labels = sorted(frames[0][2] for frames in others)
-        assert labels == ["join", "sleep"]
+        return sorted(frames[0][2] for tid, frames in stacks.items() if tid not in expected)
+
+    until(lambda: waiting() == ["join", "sleep"], "the main thread does not join")
+    for _ in range(5):
+        assert waiting() == ["join", "sleep"]
 
 
 def test_the_main_ractor_leads_to_the_thread_that_runs(start: Start) -> None:

@@ -11,5 +11,6 @@ def second_spinner
   [1].each { expect(caller_locations(0)); nil while true }
 end
 
-Thread.new { sleep }
+sleeper = Thread.new { sleep }
+Thread.pass until sleeper.status == "sleep"
 [Thread.new { first_spinner }, Thread.new { second_spinner }].each(&:join)
