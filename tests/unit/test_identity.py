@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from rubyunwind.errors import AttachError
+from rubyunwind.process import identity
 from rubyunwind.process.identity import (
     ProcessIdentity,
     check_attachable,
@@ -136,3 +138,15 @@ def test_a_zombie_main_thread_is_no_end_while_other_threads_run() -> None:
     assert parse_status(42, head + b"1" + tail).ended
     assert not parse_status(42, head + b"2" + tail).ended
     assert not parse_status(42, head.replace(b"Z", b"S") + b"1" + tail).ended
+
+
+def test_an_exec_between_two_fields_of_the_status_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Path("/proc/self/stat").read_bytes()
+    name, _, rest = running.rpartition(b") ")
+    fields = rest.split()
+    torn = name + b") " + b" ".join([b"Z", *fields[1:17], b"1", *fields[18:]])
+    answers = [torn, running]
+    monkeypatch.setattr(identity, "_stat", lambda _: answers.pop(0))
+    assert not read_status(os.getpid()).ended
+    answers += [torn, torn]
+    assert read_status(os.getpid()).ended

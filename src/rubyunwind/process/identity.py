@@ -94,12 +94,19 @@ def parse_status(pid: int, text: bytes) -> ProcessStatus:
     )
 
 
+def _stat(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/stat").read_bytes()
+
+
 def read_status(pid: int) -> ProcessStatus:
     """Read /proc/PID/stat. Raises AttachError when there is no such process."""
     if pid <= 0:
         raise AttachError(f"process {pid}: a pid is a positive number")
     try:
-        return parse_status(pid, Path(f"/proc/{pid}/stat").read_bytes())
+        status = parse_status(pid, _stat(pid))
+        # The state is read before the number of threads: an exec that falls between them looks like an end.
+        # A second look meets the new main thread; a zombie stays one.
+        return parse_status(pid, _stat(pid)) if status.ended else status
     except (FileNotFoundError, ProcessLookupError):
         raise AttachError(
             f"process {pid}: no such process (look at `ps`; in a container, pids are those seen from here)"
