@@ -38,7 +38,7 @@ def main(kind: str, out: str, *inputs: str) -> None:
         ffi.cdef(PRELUDE + WIDE + text + CALLBACKS)
         ffi.set_source(
             "rubyunwind._native",
-            '#include "types.h"\n#include "cfi.h"\n#include "drain.h"\n#include "host/host.h"',
+            "".join(f'#include "{name}.h"\n' for name in ("types", "cfi", "drain", "thread", "host/host")),
         )
         ffi.emit_c_code(out)
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 _PROGRAMS = ("native_tracer_entry", "unwind_native", "unwind_ruby", "unwind_stop")
 _MARK = b"facts "
@@ -21,24 +22,44 @@ def facts_of(console: bytes) -> dict[str, object]:
     return found
 
 
+def exact(flavour: dict[str, Any]) -> str:
+    """Return how many samples of how many were exact, over all programs that were sampled."""
+    counts = [value for name, value in flavour.items() if name.startswith("exact ")]
+    return f"{sum(right for right, _ in counts)} of {sum(all_ for _, all_ in counts)}" if counts else "none"
+
+
+def verified(flavour: dict[str, Any], program: str) -> str:
+    """Return how many instructions the verifier walked in a program, or in the long one in its place."""
+    counts = flavour.get("verified", {})
+    # Kernels tell since 5.16.
+    count = counts.get(program) or counts.get(f"{program}_long")
+    return f"{count:,}" if count else "?"
+
+
+def rows(facts: dict[str, object], log: str) -> list[list[str]]:
+    """Return the cells of a kernel's rows, one for each flavour that it runs."""
+    found = facts.get("flavours")
+    flavours = found if isinstance(found, list) and found else [{"flavour": "not loaded"}]
+    return [
+        [
+            str(facts.get("kernel", Path(log).stem)),
+            f"{each['flavour']} {each.get('arch', '')}".strip(),
+            *(verified(each, name) for name in _PROGRAMS),
+            str(each.get("load_ms", "")),
+            exact(each),
+        ]
+        for each in flavours
+    ]
+
+
 def main(logs: list[str]) -> None:
-    """Print one row a kernel."""
+    """Print one row for each kernel and flavour."""
     head = ["kernel", "programs", *_PROGRAMS, "load ms", "stacks exact"]
     print("| " + " | ".join(head) + " |")
     print("|" + " --- |" * len(head))
     for log in logs:
-        facts = facts_of(Path(log).read_bytes())
-        verified = facts.get("verified")
-        counts = verified if isinstance(verified, dict) else {}
-        cells = [
-            str(facts.get("kernel", Path(log).stem)),
-            str(facts.get("flavour", "not loaded")),
-            # The kernel tells since 5.16.
-            *(f"{counts[name]:,}" if counts.get(name) else "?" for name in _PROGRAMS),
-            str(facts.get("load_ms", "")),
-            str(facts.get("exact", "none")),
-        ]
-        print("| " + " | ".join(cells) + " |")
+        for cells in rows(facts_of(Path(log).read_bytes()), log):
+            print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,15 @@
 #define UNROLL
 #endif
 
+/* The legacy flavour is for kernels before 5.10. The verifier of 4.19 takes no loop (5.3) and no
+ * more than 4096 instructions a program (5.2), and a program with tail calls has no subprograms
+ * (5.10). */
+#ifdef RUBYUNWIND_LEGACY
+#define UNROLL_LEGACY _Pragma("unroll")
+#else
+#define UNROLL_LEGACY
+#endif
+
 #ifdef __bpf__
 
 #define SEC(name) __attribute__((section(name), used))
@@ -33,8 +42,14 @@ static long (*bpf_perf_event_output)(void *ctx, void *map, u64 flags, void *data
 static long (*bpf_get_stackid)(void *ctx, void *map, u64 flags) = (void *)27;
 static u64 (*bpf_get_current_task)(void) = (void *)35;
 static long (*bpf_get_stack)(void *ctx, void *buffer, u32 size, u64 flags) = (void *)67;
+#ifdef RUBYUNWIND_LEGACY
+/* bpf_probe_read: before 5.5 one helper reads both. */
+static long (*bpf_probe_read_user)(void *to, u32 size, const void *from) = (void *)4;
+static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)4;
+#else
 static long (*bpf_probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+#endif
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
 static long (*bpf_task_pt_regs)(void *task) = (void *)175;
 

@@ -78,14 +78,24 @@ HASH_MAP(unwind_info_array, BPF_MAP_TYPE_ARRAY, UNWIND_INFO_MAX_ENTRIES, u32, Un
 /*
  * file id -> rows of the file; the bucket is the bit length of the number of rows. The template of
  * the inner arrays has one entry: BPF_F_INNER_MAP lets the real ones have what the file needs.
+ * Before 5.10 they have the size of their bucket's template, whatever the file needs.
  */
-struct stack_delta_rows {
-  MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
-  MAP_UINT(max_entries, 1);
-  MAP_UINT(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
-  MAP_UINT(key_size, sizeof(u32));
-  MAP_UINT(value_size, sizeof(StackDelta));
-};
+#ifdef RUBYUNWIND_LEGACY
+#define STACK_DELTA_ROWS(bits) (1 << (bits))
+#define STACK_DELTA_FLAGS 0
+#else
+#define STACK_DELTA_ROWS(bits) 1
+#define STACK_DELTA_FLAGS (BPF_F_INNER_MAP | BPF_F_MMAPABLE)
+#endif
+
+#define STACK_DELTA_TEMPLATE(bits)                                                                 \
+  struct {                                                                                         \
+    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);                                                            \
+    MAP_UINT(max_entries, STACK_DELTA_ROWS(bits));                                                 \
+    MAP_UINT(map_flags, STACK_DELTA_FLAGS);                                                        \
+    MAP_UINT(key_size, sizeof(u32));                                                               \
+    MAP_UINT(value_size, sizeof(StackDelta));                                                      \
+  }
 
 #define STACK_DELTA_BUCKET(bits)                                                                   \
   struct {                                                                                         \
@@ -93,7 +103,7 @@ struct stack_delta_rows {
     MAP_UINT(max_entries, 4096);                                                                   \
     MAP_TYPE(key, u64);                                                                            \
     MAP_UINT(value_size, sizeof(u32));                                                             \
-    MAP_VALUES(struct stack_delta_rows);                                                           \
+    MAP_VALUES(STACK_DELTA_TEMPLATE(bits));                                                        \
   } exe_id_to_##bits##_stack_deltas SEC(".maps")
 
 STACK_DELTA_BUCKET(8);
@@ -121,6 +131,9 @@ HASH_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, NUM_COUNTERS, u32, u64);
 
 /* Which processes are sampled, if not all; FollowFlag bits. */
 HASH_MAP(followed_pids, BPF_MAP_TYPE_HASH, 65536, u32, u32);
+
+/* What the legacy flavour has to know of task_struct beside what system_config holds. */
+HASH_MAP(task_offsets, BPF_MAP_TYPE_ARRAY, 1, u32, TaskOffsets);
 
 struct kernel_stack {
   u64 pcs[PERF_MAX_STACK_DEPTH];

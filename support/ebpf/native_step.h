@@ -96,18 +96,14 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
   UnwindState *state = &record->state;
   u64 cfa = rule ? evaluate_rule(state, 0, rule->opcode, param) : plt_cfa(state);
   u64 pc = 0;
-  if (!cfa || read_user(&pc, sizeof(pc), cfa - 8)) {
-    increment_metric(metricID_UnwindNativeErrPCRead);
-    return ERR_NATIVE_PC_READ;
-  }
+  if (!cfa || read_user(&pc, sizeof(pc), cfa - 8))
+    goto unreadable;
   if (rule) {
     u64 saved = evaluate_rule(state, cfa, rule->fpOpcode, rule->fpParam);
     if (saved) {
       u64 fp = 0;
-      if (read_user(&fp, sizeof(fp), saved)) {
-        increment_metric(metricID_UnwindNativeErrPCRead);
-        return ERR_NATIVE_PC_READ;
-      }
+      if (read_user(&fp, sizeof(fp), saved))
+        goto unreadable;
       state->fp = fp;
     } else if (rule->opcode == UNWIND_OPCODE_BASE_FP) {
       state->fp = 0; /* the frame used rbp and did not save it: outermost */
@@ -117,6 +113,10 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
   state->sp = cfa;
   state->return_address = true;
   return ERR_OK;
+
+unreadable:
+  increment_metric(metricID_UnwindNativeErrPCRead);
+  return ERR_NATIVE_PC_READ;
 }
 
 #elif defined(__aarch64__)
@@ -159,12 +159,10 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
     increment_metric(metricID_UnwindNativeErrStackDeltaInvalid);
     return ERR_NATIVE_STACK_DELTA_INVALID;
   }
-  u64 cfa = evaluate_rule(state, 0, rule->opcode, param);
-  if (!cfa) {
-    increment_metric(metricID_UnwindNativeErrPCRead);
-    return ERR_NATIVE_PC_READ;
-  }
   u64 pc = 0;
+  u64 cfa = evaluate_rule(state, 0, rule->opcode, param);
+  if (!cfa)
+    goto unreadable;
   if (rule->fpOpcode == UNWIND_OPCODE_BASE_LR) {
     /* lr holds it: true in the leaf frame and in one that a signal interrupted, nowhere else. */
     if (state->lr_invalid) {
@@ -173,16 +171,13 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
     }
     if (state->lr == 0) {
       increment_metric(metricID_UnwindNativeLr0);
-      increment_metric(metricID_UnwindNativeErrPCRead);
-      return ERR_NATIVE_PC_READ;
+      goto unreadable;
     }
     pc = state->lr;
   } else {
     u64 saved = evaluate_rule(state, cfa, rule->fpOpcode, rule->fpParam);
-    if (!saved || read_user(&pc, sizeof(pc), saved)) {
-      increment_metric(metricID_UnwindNativeErrPCRead);
-      return ERR_NATIVE_PC_READ;
-    }
+    if (!saved || read_user(&pc, sizeof(pc), saved))
+      goto unreadable;
     /* Frame records are pairs (fp, lr): a return address at base + 8 has its frame pointer before
      * it. */
     u64 fp = 0;
@@ -194,6 +189,10 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
   state->return_address = true;
   state->lr_invalid = true;
   return ERR_OK;
+
+unreadable:
+  increment_metric(metricID_UnwindNativeErrPCRead);
+  return ERR_NATIVE_PC_READ;
 }
 
 #endif

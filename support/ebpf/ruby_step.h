@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* One control frame of a Ruby VM stack, and finding the stack of the sampled thread. */
 #pragma once
-#include "kernel.h"
 #include "mappings.h"
+#include "task.h"
 
 /* Frame flags in ep[0] and their values: vm_core.h, VM_FRAME_MAGIC_*, VM_FRAME_FLAG_*,
  * VM_ENV_FLAG_LOCAL. The same from Ruby 2.5 to 4.0. */
@@ -26,18 +26,6 @@ enum {
 
 /* Words of ep that we read, from ep - 16 on: VM_ENV_DATA_INDEX_ME_CREF, _SPECVAL, _FLAGS. */
 enum { ENV_ME_CREF, ENV_SPECVAL, ENV_FLAGS, ENV_WORDS };
-
-/* The thread pointer of the current task, by CO-RE. */
-INLINE u64 thread_pointer(void) {
-  struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-  u64 tp = 0;
-#if defined(__x86_64__)
-  bpf_probe_read_kernel(&tp, sizeof(tp), &task->thread.fsbase);
-#elif defined(__aarch64__)
-  bpf_probe_read_kernel(&tp, sizeof(tp), &task->thread.uw.tp_value);
-#endif
-  return tp;
-}
 
 /* The execution context a thread keeps in its TLS; 0: it has none. */
 INLINE u64 ec_from_tls(const RubyTLSInfo *tls) {

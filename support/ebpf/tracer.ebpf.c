@@ -7,7 +7,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* push_kernel_stack puts kernel frames into the record itself. */
+/* push_kernel_stack puts kernel frames into the record itself; they are its first. */
 INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
   struct kernel_stack *stack = map_element(&kernel_stack_scratch, 0);
   if (!stack)
@@ -15,11 +15,10 @@ INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
   long bytes = bpf_get_stack(ctx, stack, sizeof(*stack), 0);
   if (bytes <= 0)
     return;
-  u32 frames = (u64)bytes / sizeof(u64);
-  for (u32 i = 0; i < PERF_MAX_STACK_DEPTH; i++) {
-    if (i >= frames || push(trace, UNKNOWN_FILE, stack->pcs[i], FRAME_MARKER_KERNEL))
-      break;
-  }
+  UNROLL_LEGACY
+  for (u32 i = 0; i < PERF_MAX_STACK_DEPTH; i++) /* all that a trace has room for */
+    trace->frames[i] = (Frame){.addr_or_line = stack->pcs[i], .kind = FRAME_MARKER_KERNEL};
+  trace->stack_len = (u64)bytes / sizeof(u64);
   trace->flags |= TRACE_KERNEL_INLINE;
 }
 
@@ -83,13 +82,27 @@ int native_tracer_entry(struct bpf_perf_event_data *ctx) {
   return 0;
 }
 
+#ifdef RUBYUNWIND_LEGACY
+
+/* As many as fit 4096 instructions, and as many as a verifier walks in 100,000. */
+enum { NATIVE_STEPS_PER_RUN = 4, NATIVE_STEPS_PER_LONG_RUN = 8, RUBY_STEPS_PER_RUN = 12 };
+#define NATIVE_STEP INLINE
+
+#else
+
+enum { NATIVE_STEPS_PER_RUN = MAX_FRAME_UNWINDS, RUBY_STEPS_PER_RUN = FRAMES_PER_WALK_RUBY_STACK };
+
 /*
  * One native step as a global function: the verifier looks at it once, however often it is called,
  * so that all native frames between two Ruby stacks are unwound in one run. Each bounce between
  * Ruby and C takes two of the few tail calls there are; native frames must not take more. Returns
  * the next unwinder; the error is in the record.
  */
-__attribute__((noinline)) int take_native_step(void) {
+#define NATIVE_STEP __attribute__((noinline))
+
+#endif
+
+NATIVE_STEP int take_native_step(void) {
   u32 unwinder = PROG_UNWIND_STOP;
   PerCPURecord *record = get_per_cpu_record();
   if (record)
@@ -97,15 +110,9 @@ __attribute__((noinline)) int take_native_step(void) {
   return unwinder;
 }
 
-SEC("perf_event")
-int unwind_native(struct bpf_perf_event_data *ctx) {
-  PerCPURecord *record = get_per_cpu_record();
-  if (!record)
-    return -1;
+/* What comes after native frames that led to `unwinder`. */
+INLINE void leave_native(void *ctx, PerCPURecord *record, u32 unwinder) {
   Trace *trace = &record->trace;
-  u32 unwinder = PROG_UNWIND_NATIVE;
-  for (int i = 0; i < MAX_FRAME_UNWINDS && unwinder == PROG_UNWIND_NATIVE; i++)
-    unwinder = take_native_step();
   if (record->state.unwind_error == ERR_NATIVE_ZERO_PC)
     trace->flags |= TRACE_NATIVE_ROOT;
   /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the
@@ -114,8 +121,44 @@ int unwind_native(struct bpf_perf_event_data *ctx) {
       !unwinder_is_done(record, PROG_UNWIND_RUBY))
     unwinder = PROG_UNWIND_RUBY;
   tail_call(ctx, record, unwinder);
+}
+
+SEC("perf_event")
+int unwind_native(struct bpf_perf_event_data *ctx) {
+  PerCPURecord *record = get_per_cpu_record();
+  if (!record)
+    return -1;
+  u32 unwinder = PROG_UNWIND_NATIVE;
+  UNROLL_LEGACY
+  for (int i = 0; i < NATIVE_STEPS_PER_RUN; i++) {
+    unwinder = take_native_step();
+    if (unwinder != PROG_UNWIND_NATIVE)
+      break;
+  }
+  leave_native(ctx, record, unwinder);
   return 0;
 }
+
+#ifdef RUBYUNWIND_LEGACY
+
+/* Takes the place of unwind_native from 5.2 on, where a program may be longer. */
+SEC("?perf_event") /* the mark of what is loaded on request only */
+int unwind_native_long(struct bpf_perf_event_data *ctx) {
+  PerCPURecord *record = get_per_cpu_record();
+  if (!record)
+    return -1;
+  u32 unwinder = PROG_UNWIND_NATIVE;
+  UNROLL_LEGACY
+  for (int i = 0; i < NATIVE_STEPS_PER_LONG_RUN; i++) {
+    unwinder = take_native_step();
+    if (unwinder != PROG_UNWIND_NATIVE)
+      break;
+  }
+  leave_native(ctx, record, unwinder);
+  return 0;
+}
+
+#endif
 
 SEC("perf_event")
 int unwind_ruby(struct bpf_perf_event_data *ctx) {
@@ -149,7 +192,8 @@ int unwind_ruby(struct bpf_perf_event_data *ctx) {
       goto next;
     }
   }
-  for (int i = 0; i < FRAMES_PER_WALK_RUBY_STACK; i++) {
+  UNROLL_LEGACY
+  for (int i = 0; i < RUBY_STEPS_PER_RUN; i++) {
     error = ruby_step(record, ruby, &unwinder);
     if (unwinder != PROG_UNWIND_RUBY)
       break;
@@ -171,17 +215,12 @@ int unwind_stop(struct bpf_perf_event_data *ctx) {
   return 0;
 }
 
-/* A process ends with its last thread, which need not be the leader. */
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct raw_tracepoint_args *ctx) {
   u32 pid = bpf_get_current_pid_tgid() >> 32;
-  struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-  struct signal_struct *shared = NULL;
-  s32 live = 0;
-  if (bpf_probe_read_kernel(&shared, sizeof(shared), &task->signal) ||
-      bpf_probe_read_kernel(&live, sizeof(live), &shared->live.counter) || live > 0)
+  if (!is_last_thread())
     return 0;
-  bpf_map_delete_elem(&followed_pids, &pid); /* the next process of that number is another one */
+  stop_following(pid);
   if (pid_information_exists(pid) && report_pid(ctx, pid, false))
     increment_metric(metricID_NumProcExit);
   return 0;
@@ -210,11 +249,9 @@ int process_fork(struct raw_tracepoint_args *ctx) {
     flags = *parent_flags;
   else if (!pid_information_exists(parent))
     return 0;
-  struct task_struct *child = (struct task_struct *)ctx->args[1];
   u32 pid = 0;
   u32 tgid = 0;
-  bpf_probe_read_kernel(&pid, sizeof(pid), &child->pid);
-  bpf_probe_read_kernel(&tgid, sizeof(tgid), &child->tgid);
+  ids_of((const void *)ctx->args[1], &pid, &tgid);
   if (pid != tgid) /* a thread */
     return 0;
   if (flags) {
@@ -229,3 +266,26 @@ int process_fork(struct raw_tracepoint_args *ctx) {
     increment_metric(metricID_NumProcNew);
   return 0;
 }
+
+#ifdef RUBYUNWIND_LEGACY
+
+/*
+ * analyze_system shows user space a piece of kernel memory, at system_analysis.address (0: the
+ * task_struct of the thread that runs this), when the process that asks runs it. User space looks
+ * for known values there, to learn where this kernel keeps them. Loaded alone, for that moment.
+ */
+SEC("?perf_event")
+int analyze_system(struct bpf_perf_event_data *ctx) {
+  (void)ctx;
+  SystemAnalysis *analysis = map_element(&system_analysis, 0);
+  if (!analysis || analysis->pid != bpf_get_current_pid_tgid() >> 32)
+    return 0;
+  if (!analysis->address)
+    analysis->address = bpf_get_current_task();
+  if (!bpf_probe_read_kernel(analysis->code, sizeof(analysis->code),
+                             (const void *)analysis->address))
+    analysis->pid = 0; /* answered */
+  return 0;
+}
+
+#endif

@@ -597,6 +597,12 @@ typedef struct RubyTLSInfo {
   u8 kind;           /* RubyTLSKind */
 } RubyTLSInfo;
 
+/* Offsets in the kernel's task_struct of the ids of the thread and of its process. */
+typedef struct TaskOffsets {
+  u32 pid;
+  u32 tgid;
+} TaskOffsets;
+
 #ifndef RUBYUNWIND_CDEF
 STATIC_ASSERT(sizeof(Frame) == 24, "Frame is frozen");
 STATIC_ASSERT(sizeof(Trace) == 3152, "Trace is frozen");

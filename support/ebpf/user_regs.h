@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The registers that user code had when the CPU was sampled, wherever the CPU was. */
 #pragma once
-#include "kernel.h"
-#include "records.h"
+#include "task.h"
 
 #if defined(__x86_64__)
 
@@ -53,25 +52,6 @@ INLINE ErrorCode take_registers(UnwindState *state, const struct pt_regs *regs) 
 }
 
 #endif
-
-/* The registers that the current task left at the top of its kernel stack when it entered the
- * kernel. */
-INLINE long read_saved_registers(struct pt_regs *regs) {
-  if (KERNEL_HAS_ENUM(enum bpf_func_id, BPF_FUNC_task_pt_regs)) { /* 5.15 */
-    const void *saved = (const void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-    return bpf_probe_read_kernel(regs, sizeof(*regs), saved);
-  }
-  const SystemConfig *config = map_element(&system_config, 0);
-  if (!config || !config->stack_ptregs_offset)
-    return -1;
-  struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-  u64 stack = 0;
-  long error = bpf_probe_read_kernel(&stack, sizeof(stack), &task->stack);
-  if (error)
-    return error;
-  return bpf_probe_read_kernel(regs, sizeof(*regs),
-                               (const void *)(stack + config->stack_ptregs_offset));
-}
 
 /* get_user_registers fills the state; *found is false for a task that has no user side. */
 INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, UnwindState *state,

@@ -12,9 +12,9 @@ __all__ = ["note"]
 VARIABLE = "RUBYUNWIND_FACTS"
 
 
-def note(**facts: object) -> None:
-    """Add facts by name; nothing happens outside of a guest."""
+def note(flavour: str, **facts: object) -> None:
+    """Add facts about a flavour, by name; nothing happens outside of a guest."""
     path = os.environ.get(VARIABLE)
     if path:
         with Path(path).open("a") as file:
-            file.write(json.dumps(facts) + "\n")
+            file.write(json.dumps({"flavour": flavour, **facts}) + "\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both objects load on this kernel, and their programs run when a perf event ticks."""
+"""The objects load on this kernel, and their programs run when a perf event ticks."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from pathlib import Path
 
 import pytest
 from facts import note
+from flavours import BUILDS
 
 from rubyunwind.abi import Counter, ProgUnwind
 from rubyunwind.bpf import Collection, load_collection_spec, perf_event_open
+from rubyunwind.bpf.features import CO_RE, LEGACY
 from rubyunwind.errors import BpfError
+from rubyunwind.profiler.tracer import load_tracer
 
 CHAIN = {"native_tracer_entry", "unwind_native", "unwind_ruby", "unwind_stop"}
 VERIFIED_AT_MOST = 100_000  # a tenth of BPF_COMPLEXITY_LIMIT_INSNS: room for verifiers that walk more
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["release", "debug"])
+@pytest.fixture(scope="module", params=BUILDS)
 def collection(request: pytest.FixtureRequest) -> Iterator[Collection]:
-    spec = load_collection_spec(debug_tracer=request.param)
+    build = request.param
+    spec = load_collection_spec(debug_tracer=build == "debug", legacy=build == "legacy")
     start = time.perf_counter()
     try:
-        loaded = spec.load()
+        loaded = load_tracer(spec)
     except BpfError as error:
         # Into the console log: what the verifier said is all there is to go by.
         print(error.log[-6000:])
         raise
     with loaded:
-        if not request.param:
+        if build != "debug":
             took = 1000 * (time.perf_counter() - start)
             verified = {name: item.stats().verified_instructions for name, item in loaded.programs.items()}
-            note(flavour=f"CO-RE, {spec.arch}", load_ms=round(took), verified=verified)
+            flavour = LEGACY if build == "legacy" else CO_RE
+            note(flavour, arch=spec.arch, load_ms=round(took), verified=verified)
         yield loaded
 
 
@@ -48,7 +53,7 @@ def busy_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
 
 
 def test_the_kernel_holds_every_program_of_the_object(collection: Collection) -> None:
-    assert set(collection.programs) >= CHAIN
+    assert {name.removesuffix("_long") for name in collection.programs} >= CHAIN
     for program in collection.programs.values():
         assert str(Path(f"/proc/self/fd/{program.fd}").readlink()) == "anon_inode:bpf-prog", program
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from rubyunwind import Profiler
+from rubyunwind.process.threads import read_thread
 
+from .recorder import until
 from .spinning import gather
 
 pytestmark = [
@@ -108,8 +110,16 @@ int main(void) { pthread_t t; pthread_create(&t, 0, body, 0); pthread_exit(0); }
 """
 
 
+def state_of_leader(pid: int) -> str:
+    leader = read_thread(pid, pid)
+    return leader.state if leader is not None else "X"
+
+
 def test_a_process_goes_on_without_the_leader_of_its_threads(tmp_path: Path) -> None:
-    with running(tmp_path, LEADER_GONE) as pid, Profiler([pid], rate=199) as profiler:
-        samples = gather(profiler, 100)
-        assert profiler.running
+    with running(tmp_path, LEADER_GONE) as pid:
+        until(lambda: state_of_leader(pid) in "ZX", "the leader does not end")
+        with Profiler([pid], rate=199) as profiler:
+            samples = gather(profiler, 100)
+            assert profiler.running
+    assert {sample.tid for sample in samples}.isdisjoint({pid})
     assert all(sample.complete and sample.frames[0].name == "spin" for sample in samples if sample.tid != pid)

@@ -219,13 +219,15 @@ def test_twenty_threads_stop_and_go_on(start: Start) -> None:
     spinning = [0, *range(1, 20, 2)]
     for index in spinning:
         until(partial(program.counter, index), "a thread does not spin")
+    asleep = 20 - len(spinning)
+    until(lambda: list(states_of(program.pid).values()).count("S") == asleep, "a thread does not sleep")
     with StoppedProcess(program.pid) as stopped:
         assert program.stands_still(*spinning)
         assert program.states() == {"t"}
     assert [thread.tid for thread in stopped.threads] == threads(program.pid)
     assert len(stopped.threads) == 20
     assert sum(thread.pc in program.spin for thread in stopped.threads) == len(spinning)
-    assert sum(thread.state_before == "S" for thread in stopped.threads) == 20 - len(spinning)
+    assert sum(thread.state_before == "S" for thread in stopped.threads) == asleep
     assert len({thread.thread_pointer for thread in stopped.threads}) == 20
     for index in spinning:
         program.goes_on(index)
@@ -320,19 +322,16 @@ def test_no_signal_is_lost_or_doubled_while_stopping(start: Start) -> None:
     assert program.counter(1) == 3000
 
 
-def states_of_others(pid: int) -> dict[int, str]:
-    """States of all threads that are not at their end, but for the main one."""
+def states_of(pid: int) -> dict[int, str]:
+    """States of all threads that are not at their end."""
     found = (read_thread(pid, tid) for tid in threads(pid))
-    return {
-        thread.tid: thread.state
-        for thread in found
-        if thread is not None and thread.state not in "ZX" and thread.tid != pid
-    }
+    return {thread.tid: thread.state for thread in found if thread is not None and thread.state not in "ZX"}
 
 
 def test_threads_that_start_and_end_during_the_stop_are_all_caught(start: Start) -> None:
     program = start(CHAINS)
     seen: set[int] = set()
+    until(lambda: program.pid not in states_of(program.pid), "the main thread does not end")
 
     def moved_on(before: int) -> bool:
         return program_counter_of(program.pid, program.counters, any_thread=True) != before
@@ -344,7 +343,7 @@ def test_threads_that_start_and_end_during_the_stop_are_all_caught(start: Start)
             held = {thread.tid: "t" for thread in stopped.threads}
             # One past its last instruction cannot be stopped and soon is gone; one that was missed would have
             # a successor, and that another, without an end.
-            until(lambda: states_of_others(program.pid) == held, "a thread that was not stopped runs")  # noqa: B023
+            until(lambda: states_of(program.pid) == held, "a thread that was not stopped runs")  # noqa: B023
             seen |= {thread.tid for thread in stopped.threads}
             before = program_counter_of(stopped.threads[0].tid, program.counters)
         until(partial(moved_on, before), "it does not go on")

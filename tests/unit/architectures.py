@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-KINDS = ("release", "debug")
+KINDS = ("release", "debug", "legacy")
 TYPES_H = Path(__file__).parents[2] / "support/ebpf/types.h"
 # The integer types of support/ebpf/prelude.h, as cffi knows them.
 PRELUDE = """

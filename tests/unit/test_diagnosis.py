@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from rubyunwind.bpf import features as module
-from rubyunwind.bpf.features import NO, UNKNOWN, YES, Feature, features, probe
+from rubyunwind.bpf.features import LONG_PROGRAMS, NO, UNKNOWN, YES, Feature, features, probe
 from rubyunwind.cli.doctor import report
 from rubyunwind.process.capabilities import Capability
 from rubyunwind.profiler.diagnosis import Diagnosis, advise, held_rights
@@ -22,12 +24,19 @@ def kernel(
     programs: Callable[[int], int] = lambda _: 1,
     maps: Callable[[int], int] = lambda _: 1,
     helpers: Callable[[int], int] = lambda _: 1,
+    old: bool = False,
 ) -> SimpleNamespace:
-    """Answer like a libbpf on a kernel that has what the functions say."""
+    """Answer like a libbpf on a kernel that has what the functions say; an old one takes no map flags."""
+
+    def descriptor() -> int:
+        return -errno.EINVAL if old else os.open(os.devnull, os.O_RDONLY)
+
     return SimpleNamespace(
         libbpf_probe_bpf_prog_type=lambda kind, _: programs(kind),
         libbpf_probe_bpf_map_type=lambda kind, _: maps(kind),
         libbpf_probe_bpf_helper=lambda _, number, __: helpers(number),
+        bpf_map_create=lambda *_: descriptor(),
+        bpf_prog_load=lambda *_: descriptor(),
     )
 
 
@@ -37,7 +46,7 @@ def answers(found: tuple[Feature, ...]) -> dict[str, str]:
 
 def test_a_kernel_without_prefix_tries_and_maps_of_maps_is_named_as_that() -> None:
     found = probe(kernel(maps=lambda kind: int(kind not in (11, 13))))
-    assert {name for name, said in answers(found).items() if said == NO} == {
+    assert {each.name for each in found if each.required and each.answer == NO} == {
         "map type lpm_trie",
         "map type hash_of_maps",
     }
@@ -46,6 +55,14 @@ def test_a_kernel_without_prefix_tries_and_maps_of_maps_is_named_as_that() -> No
         "map type lpm_trie is missing; it needs Linux 4.11",
         "map type hash_of_maps is missing; it needs Linux 4.12",
     ]
+
+
+def test_what_only_the_better_programs_need_is_advice_that_says_what_is_used_meanwhile() -> None:
+    found = probe(kernel(helpers=lambda number: int(number not in (112, 113)), old=True))
+    (advice,) = advise(found, held_rights(ALL), "")
+    assert advice.startswith("the legacy programs are used")
+    for name in ("map flag mmapable (Linux 5.5)", "map flag inner_map", "helper probe_read_user"):
+        assert name in advice
 
 
 def test_a_helper_that_the_programs_do_without_is_no_advice() -> None:
@@ -60,7 +77,8 @@ def test_what_could_not_be_asked_is_unknown_and_never_missing() -> None:
         probe(kernel(maps=lambda _: 0)),  # not even an array: somebody forbids bpf(2)
         probe(kernel(lambda _: -95, lambda kind: 1 if kind == 2 else -95, lambda _: -95)),
     ):
-        unsure = [feature for feature in found if feature.name != "map type array"]
+        asked = [feature for feature in found if not feature.name.startswith(("map flag", LONG_PROGRAMS))]
+        unsure = [feature for feature in asked if feature.name != "map type array"]
         assert {feature.answer for feature in unsure} == {UNKNOWN}
         assert all(feature.detail for feature in unsure)
         assert advise(found, held_rights(ALL), "") == []

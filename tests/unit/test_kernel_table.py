@@ -22,17 +22,25 @@ def rows(*logs: Path) -> list[list[str]]:
 def test_a_row_has_what_its_guest_noted(tmp_path: Path) -> None:
     facts = {
         "kernel": "6.1.0-57",
-        "flavour": "CO-RE, amd64",
-        "load_ms": 374,
-        "exact": "99 of 100",
-        "verified": {"unwind_native": 11441, "unwind_stop": 0},
+        "flavours": [
+            {
+                "flavour": "co-re",
+                "arch": "amd64",
+                "load_ms": 374,
+                "exact a.rb": [50, 50],
+                "exact b.rb": [49, 50],
+                "verified": {"unwind_native": 11441, "unwind_stop": 0},
+            },
+            {"flavour": "legacy", "innermost": [50, 50], "verified": {"unwind_native_long": 74641}},
+        ],
     }
     log = tmp_path / "6.1.log"
     log.write_bytes(b"\xff boot\nkernel 6.1.0-57\nfacts " + json.dumps(facts).encode() + b"\nJOBRC 0\n")
-    head, row = rows(log)
+    head, row, legacy = rows(log)
+    assert (legacy[0], legacy[1], legacy[3], legacy[-1]) == ("6.1.0-57", "legacy", "74,641", "none")
     assert dict(zip(head, row, strict=True)) == {
         "kernel": "6.1.0-57",
-        "programs": "CO-RE, amd64",
+        "programs": "co-re amd64",
         "native_tracer_entry": "?",
         "unwind_native": "11,441",
         "unwind_ruby": "?",

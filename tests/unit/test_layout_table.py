@@ -61,6 +61,7 @@ BOTH = {
         "transaction_id 29 8",
     ),
     # Beside the ABI, but in maps that other programs may fill.
+    "TaskOffsets": (8, "pid 0 4, tgid 4 4"),
     "RubyTLSInfo": (24, "offset 0 8, module_id 8 8, dtv_offset 16 4, dtv_entry_size 20 1, kind 21 1"),
 }
 RECORD = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four built objects: their programs and maps, and that release ones hold nothing of a debug print."""
+"""The built objects: their programs and maps, and that release ones hold nothing of a debug print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from rubyunwind.bpf.objectfile import ObjectFile
 from rubyunwind.bpf.spec import CollectionSpec, load_collection_spec
 
 SOURCES = Path(__file__).parents[2] / "support/ebpf"
-CALL, FROM_HELPERS, TRACE_PRINTK = 0x85, 0, 6  # BPF_JMP | BPF_CALL; src_reg of a helper; enum bpf_func_id
+# include/uapi/linux/bpf.h: instruction classes, opcodes, src_reg of a call of a helper; enum bpf_func_id.
+# bpf_common.h: BPF_MAXINSNS.
+CLASS, JMP, JMP32, GOTO, CALL, EXIT, LOAD_64, FROM_HELPERS = 0x07, 0x05, 0x06, 0x05, 0x85, 0x95, 0x18, 0
+BPF_MAXINSNS = 4096
+TRACE_PRINTK, GET_STACK = 6, 67
 
 PROGRAMS = {
     "native_tracer_entry": "perf_event",
@@ -27,6 +31,8 @@ PROGRAMS = {
     "process_exec": "raw_tp/sched_process_exec",
     "process_fork": "raw_tp/sched_process_fork",
 }
+# Of the legacy object, and loaded on request only.
+LEGACY_PROGRAMS = {"unwind_native_long": "?perf_event", "analyze_system": "?perf_event"}
 RECORD_SIZE = {"amd64": 4352, "arm64": 4328}
 # type, key bytes, value bytes, entries in the object (0: one per CPU, set at load)
 MAPS = {
@@ -55,6 +61,7 @@ MAPS = {
     "counters": (MapType.PERCPU_ARRAY, 4, 8, 13),
     "followed_pids": (MapType.HASH, 4, 4, 65536),
     "kernel_stack_scratch": (MapType.PERCPU_ARRAY, 4, 127 * 8, 1),
+    "task_offsets": (MapType.ARRAY, 4, 8, 1),
 }
 # Declared since the ABI has them, or for BTF; no program of ours uses them.
 NOT_CREATED = {
@@ -64,7 +71,9 @@ NOT_CREATED = {
     "system_analysis",
     "sched_times",
     "abi_types",
+    "task_offsets",
 }
+ONLY_LEGACY_CREATES = {"task_offsets", "system_analysis"}
 
 each_object = pytest.mark.parametrize(
     ("kind", "arch"), [(kind, arch) for kind in KINDS for arch in ARCHITECTURES]
@@ -73,7 +82,7 @@ each_object = pytest.mark.parametrize(
 
 @functools.cache
 def spec(kind: str, arch: str) -> CollectionSpec:
-    return load_collection_spec(kind == "debug", arch=arch)
+    return load_collection_spec(kind == "debug", arch=arch, legacy=kind == "legacy")
 
 
 @functools.cache
@@ -91,6 +100,46 @@ def helpers(kind: str, arch: str) -> set[int]:
     return called
 
 
+def relocations_by_type(kind: str, arch: str) -> int:
+    """Return the bytes of CO-RE relocations: core_relo_len of struct btf_ext_header (libbpf, btf.h)."""
+    section = parsed(kind, arch).find(".BTF.ext")
+    assert section is not None
+    hdr_len, *_, core_relo_len = struct.unpack_from("<IIIIIII", section.data, 4)
+    return int(core_relo_len) if hdr_len >= 32 else 0
+
+
+def has_loop(code: list[tuple[int, int, int, int]]) -> bool:
+    """Whether an instruction leads to itself. A jump back alone is none: blocks lie in any order."""
+
+    def following(at: int) -> list[int]:
+        opcode, _, offset, _ = code[at]
+        if opcode & CLASS not in (JMP, JMP32) or opcode == CALL:
+            return [at + (2 if opcode == LOAD_64 else 1)]
+        return [] if opcode == EXIT else [at + 1 + offset] if opcode == GOTO else [at + 1, at + 1 + offset]
+
+    open_, done = set(), set()
+    path = [(0, iter(following(0)))]
+    while path:
+        at, left = path[-1]
+        open_.add(at)
+        successor = next(left, None)
+        if successor is None:
+            done.add(at)
+            open_.discard(at)
+            path.pop()
+        elif successor in open_:
+            return True
+        elif successor not in done:
+            path.append((successor, iter(following(successor))))
+    return False
+
+
+def test_a_loop_is_seen() -> None:
+    move, back = (0xB7, 0, 0, 0), (GOTO, 0, -2, 0)
+    assert has_loop([move, back])
+    assert not has_loop([(GOTO, 0, 1, 0), (EXIT, 0, 0, 0), (GOTO, 0, -2, 0)])
+
+
 @functools.cache
 def debug_formats() -> tuple[bytes, ...]:
     texts = [path.read_text() for path in sorted(SOURCES.glob("*.h")) + sorted(SOURCES.glob("*.c"))]
@@ -101,11 +150,12 @@ def debug_formats() -> tuple[bytes, ...]:
 @each_object
 def test_the_programs_are_those_and_in_those_sections(kind: str, arch: str) -> None:
     programs = spec(kind, arch).programs
-    assert {name: program.section for name, program in programs.items()} == PROGRAMS
+    expected = {**PROGRAMS, **(LEGACY_PROGRAMS if kind == "legacy" else {})}
+    assert {name: program.section for name, program in programs.items()} == expected
     for name, program in programs.items():
-        expected = ProgramType.PERF_EVENT if PROGRAMS[name] == "perf_event" else ProgramType.RAW_TRACEPOINT
-        assert program.type == expected
-        assert program.load
+        perf = expected[name].endswith("perf_event")
+        assert program.type == (ProgramType.PERF_EVENT if perf else ProgramType.RAW_TRACEPOINT)
+        assert program.load == (name in PROGRAMS)
 
 
 @each_object
@@ -126,16 +176,21 @@ def test_every_map_of_the_abi_is_declared_with_its_sizes(kind: str, arch: str) -
 
 @each_object
 def test_maps_that_no_program_uses_are_not_created(kind: str, arch: str) -> None:
-    assert {name for name, item in spec(kind, arch).maps.items() if not item.create} == NOT_CREATED
+    assert {name for name, item in spec(kind, arch).maps.items() if not item.create} == (
+        NOT_CREATED - ONLY_LEGACY_CREATES if kind == "legacy" else NOT_CREATED
+    )
 
 
 @each_object
-def test_the_rows_of_files_go_into_arrays_of_any_size(kind: str, arch: str) -> None:
+def test_the_rows_of_files_go_into_arrays_of_any_size_or_of_the_buckets(kind: str, arch: str) -> None:
     for bits in range(8, 24):
         inner = spec(kind, arch).maps[f"exe_id_to_{bits}_stack_deltas"].inner
         assert inner is not None
         assert (inner.type, inner.key_size, inner.value_size) == (MapType.ARRAY, 4, 4)
-        assert inner.flags & MapFlag.INNER_MAP
+        if kind == "legacy":  # kernels before 5.10 want them all of one size
+            assert (inner.flags, inner.max_entries) == (0, 1 << bits)
+        else:
+            assert inner.flags & MapFlag.INNER_MAP
 
 
 @each_object
@@ -149,6 +204,31 @@ def test_only_debug_objects_print(arch: str) -> None:
     assert TRACE_PRINTK not in helpers("release", arch)
     assert TRACE_PRINTK in helpers("debug", arch)
     assert helpers("debug", arch) - helpers("release", arch) == {TRACE_PRINTK}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_legacy_object_asks_nothing_of_its_kernel_that_is_younger_than_linux_4_19(arch: str) -> None:
+    """No data but the licence (5.2), no CO-RE, no subprogram beside tail calls, no loop, no new helper."""
+    elf = parsed("legacy", arch)
+    with_data = {
+        section.name for section in elf.sections if section.name.startswith((".rodata", ".data", ".bss"))
+    }
+    assert with_data == set()
+    assert {function.section for function in elf.functions()} == {
+        *PROGRAMS.values(),
+        *LEGACY_PROGRAMS.values(),
+    }
+    assert max(helpers("legacy", arch)) <= GET_STACK
+    for function in elf.functions():
+        code = list(struct.iter_unpack("<BBhi", function.instructions))
+        assert not [1 for opcode, source, _, _ in code if opcode == CALL and source >> 4 != FROM_HELPERS]
+        assert not has_loop(code), function.name
+        assert not [opcode for opcode, *_ in code if opcode & CLASS == JMP32], (
+            f"{function.name}: jmp32 came in 5.1"
+        )
+        if function.name not in LEGACY_PROGRAMS:
+            assert len(code) <= BPF_MAXINSNS, function.name
+    assert relocations_by_type("legacy", arch) == 0 < relocations_by_type("release", arch)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

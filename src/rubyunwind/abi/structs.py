@@ -33,6 +33,7 @@ __all__ = [
     "SystemAnalysis",
     "SystemConfig",
     "TSDInfo",
+    "TaskOffsets",
     "UnwindInfo",
     "UnwindState",
 ]
@@ -341,3 +342,11 @@ class RubyTLSInfo(Struct, values={"kind": RubyTLSKind}):
     dtv_offset: int = 0
     dtv_entry_size: int = 0  # 16 with glibc, 8 with musl
     kind: RubyTLSKind = RubyTLSKind.NONE
+
+
+class TaskOffsets(Struct):
+    """Value of task_offsets (beside the frozen ABI): bytes into the kernel's task_struct."""
+
+    __slots__ = ()
+    pid: int = 0  # of the thread's id
+    tgid: int = 0  # of its process's

@@ -18,7 +18,7 @@ from rubyunwind.bpf.map_factory import create_array, create_map, wrap_map
 from rubyunwind.bpf.maps import Map
 from rubyunwind.bpf.program import Program
 from rubyunwind.bpf.refusals import check, check_pointer
-from rubyunwind.bpf.spec import CollectionSpec, MapSpec, machine_arch
+from rubyunwind.bpf.spec import LONG_SUFFIX, CollectionSpec, MapSpec, machine_arch
 from rubyunwind.bpf.verifier import LOG_SIZE, load_failure
 from rubyunwind.errors import NotSupported
 
@@ -68,7 +68,7 @@ class Collection:
                     counts = {p.name: p.instruction_count for p in spec.programs.values()}
                     raise load_failure(-result, spec.name, _log_text(log), printed, counts)
                 self.programs = {p.name: p for p in self._loaded_programs(lib, pointer)}
-                self.maps = {m.name: m for m in self._created_maps(lib, pointer)}
+                self.maps = {m.name: m for m in self._created_maps(lib, pointer, spec)}
                 self._fill_tail_calls()
             except BaseException:
                 self.close()
@@ -108,12 +108,13 @@ class Collection:
             for section in [_name(lib.bpf_program__section_name(program))]
         ]
 
-    def _created_maps(self, lib: Any, pointer: Any) -> list[Map]:
+    def _created_maps(self, lib: Any, pointer: Any, spec: CollectionSpec) -> list[Map]:
         return [
             wrap_map(
                 lib,
                 int(lib.bpf_map__fd(item)),
-                name=_name(lib.bpf_map__name(item)),
+                template=spec.maps[name].inner if name in spec.maps else None,
+                name=name,
                 kind=int(lib.bpf_map__type(item)),
                 key_size=int(lib.bpf_map__key_size(item)),
                 value_size=int(lib.bpf_map__value_size(item)),
@@ -123,12 +124,13 @@ class Collection:
                 keep=self,
             )
             for item in _each(lib.bpf_object__next_map, pointer)
+            for name in [_name(lib.bpf_map__name(item))]
             # From 1.4 on a map that is left out has a descriptor too, of nothing.
             if lib.bpf_map__autocreate(item) and lib.bpf_map__fd(item) >= 0
         ]
 
     def _fill_tail_calls(self) -> None:
-        """Put each unwind_NAME program into slot PROG_UNWIND_NAME of `progs`."""
+        """Put each unwind_NAME program, or unwind_NAME_long, into slot PROG_UNWIND_NAME of `progs`."""
         from rubyunwind._native import lib as constants
 
         table = self.maps.get(TAIL_CALL_MAP)
@@ -136,7 +138,7 @@ class Collection:
             return
         for name, program in self.programs.items():
             slot = (
-                getattr(constants, f"PROG_{name.upper()}", None)
+                getattr(constants, f"PROG_{name.removesuffix(LONG_SUFFIX).upper()}", None)
                 if name.startswith(TAIL_CALL_PREFIX)
                 else None
             )

@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rubyunwind._libbpf import ffi
 from rubyunwind.bpf.lifetime import Resource
 from rubyunwind.bpf.maps import Item, Map
 from rubyunwind.bpf.refusals import check
+
+if TYPE_CHECKING:
+    from rubyunwind.bpf.spec import MapSpec
 
 __all__ = ["MapOfMaps", "PerCPUMap", "ProgArray", "StackTraceMap"]
 
@@ -83,7 +86,10 @@ class MapOfMaps(Map):
     """Values are maps, written as a Map or a descriptor. The kernel takes its own reference.
 
     Reading gives a Map that owns a descriptor of its own: close it. It needs CAP_SYS_ADMIN; `id_of` does not.
+    `template` is the shape that inner maps must have (with BPF_F_INNER_MAP, but for the number of entries).
     """
+
+    template: MapSpec | None = None
 
     def id_of(self, key: Item) -> int:
         """Return the kernel's id of the inner map."""

@@ -23,7 +23,7 @@ from rubyunwind.errors import NotSupported, RubyUnwindError
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.maps import Map
-    from rubyunwind.bpf.spec import CollectionSpec
+    from rubyunwind.bpf.spec import CollectionSpec, MapSpec
     from rubyunwind.process.memory import Memory
 
 __all__ = ["HostMemory", "HostTask", "HostedCollection"]
@@ -176,13 +176,16 @@ class HostedCollection:
         for each in spec.maps.values():
             if each.create:
                 entries = sizes.get(each.name, each.max_entries) or 1
-                maps[each.name] = self._create(each.name, each.type, each.key_size, each.value_size, entries)
+                maps[each.name] = self._create(each, entries)
         self.maps: Mapping[str, Map] = MappingProxyType(maps)
         for slot, number in _PROGRAMS.items():
             maps["progs"][int(slot)] = number
 
-    def _create(self, name: str, kind: int, key_size: int, value_size: int, entries: int) -> Map:
-        code = lib.host_map_create(self._host, name.encode(), kind, key_size, value_size, entries)
+    def _create(self, spec: MapSpec, entries: int) -> Map:
+        name = spec.name
+        code = lib.host_map_create(
+            self._host, name.encode(), spec.type, spec.key_size, spec.value_size, entries
+        )
         if code == -errno.ENOENT:
             raise NotSupported(
                 f"the host build has no map {name}: the object and the extension are of different versions. "
@@ -193,14 +196,25 @@ class HostedCollection:
         if code:
             raise MemoryError(f"{entries} entries of map {name}")
         pointer = lib.host_map_find(self._host, name.encode())
-        return self._wrap(pointer, name, kind, key_size, value_size, entries, self)
+        return self._wrap(
+            pointer, name, spec.type, spec.key_size, spec.value_size, entries, self, template=spec.inner
+        )
 
     def _wrap(
-        self, pointer: Any, name: str, kind: int, key_size: int, value_size: int, entries: int, keep: object
+        self,
+        pointer: Any,
+        name: str,
+        kind: int,
+        key_size: int,
+        value_size: int,
+        entries: int,
+        keep: object,
+        template: MapSpec | None = None,
     ) -> Map:
         return wrap_map(
             self._kernel,
             self._kernel.add(pointer),
+            template=template,
             name=name,
             kind=kind,
             key_size=key_size,

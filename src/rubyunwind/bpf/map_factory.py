@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rubyunwind._libbpf import ffi
 from rubyunwind.bpf.compound_maps import MapOfMaps, PerCPUMap, ProgArray, StackTraceMap
@@ -13,6 +13,9 @@ from rubyunwind.bpf.library import load_library
 from rubyunwind.bpf.lifetime import Resource
 from rubyunwind.bpf.maps import Map
 from rubyunwind.bpf.refusals import check
+
+if TYPE_CHECKING:
+    from rubyunwind.bpf.spec import MapSpec
 
 __all__ = ["create_array", "create_map", "wrap_map"]
 
@@ -27,9 +30,15 @@ _CLASSES: dict[int, type[Map]] = {
 }
 
 
-def wrap_map(lib: Any, fd: int, **shape: Any) -> Map:
-    """Make the Map of the right class for descriptor `fd`; `shape` is what Map takes."""
-    return _CLASSES.get(shape["kind"], Map)(lib, fd, **shape)
+def wrap_map(lib: Any, fd: int, *, template: MapSpec | None = None, **shape: Any) -> Map:
+    """Make the Map of the right class for descriptor `fd`; `shape` is what Map takes.
+
+    `template` is what the kernel compares the inner maps of a map of maps with.
+    """
+    made = _CLASSES.get(shape["kind"], Map)(lib, fd, **shape)
+    if isinstance(made, MapOfMaps):
+        made.template = template
+    return made
 
 
 def create_map(

@@ -21,8 +21,10 @@ from rubyunwind.errors import DecodeError, NotSupported
 if TYPE_CHECKING:
     from rubyunwind.bpf.collection import Collection
 
-__all__ = ["CollectionSpec", "MapSpec", "ProgramSpec", "load_collection_spec", "machine_arch"]
+__all__ = ["LONG_SUFFIX", "CollectionSpec", "MapSpec", "ProgramSpec", "load_collection_spec", "machine_arch"]
 
+# A program NAME_long of the legacy object does more at a run than NAME, in the same slot of `progs`.
+LONG_SUFFIX = "_long"
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "amd64": "amd64", "arm64": "arm64"}
 # Section names, up to the first slash, and the program type they stand for (as libbpf has them).
 _SECTION_TYPES = {
@@ -184,10 +186,11 @@ def machine_arch(machine: str | None = None) -> str:
 
 
 def load_collection_spec(
-    debug_tracer: bool = False, *, arch: str | None = None, path: Path | None = None
+    debug_tracer: bool = False, *, arch: str | None = None, path: Path | None = None, legacy: bool = False
 ) -> CollectionSpec:
     """Parse the tracer's object, release or debug, for `arch` ("amd64", "arm64"; default: this machine's).
 
+    `legacy` takes the build for kernels before 5.10, which has no debug twin (ValueError).
     `path` names another object file; then `arch` is None unless given, and any machine loads it.
     Raises DecodeError if the file is damaged, NotSupported if there is none.
     """
@@ -202,7 +205,11 @@ def load_collection_spec(
             ) from error
         return CollectionSpec.parse(data, name=path.name, arch=machine_arch(arch) if arch else None)
     arch = machine_arch(arch)
-    name = f"tracer.ebpf.{'debug' if debug_tracer else 'release'}.{arch}.o"
+    if legacy and debug_tracer:
+        raise ValueError(
+            "there is no debug build of the legacy programs: the texts of its prints need Linux 5.2"
+        )
+    name = f"tracer.ebpf.{'legacy' if legacy else 'debug' if debug_tracer else 'release'}.{arch}.o"
     return CollectionSpec.parse(_object_bytes(name), name=name, arch=arch)
 
 

@@ -10,10 +10,17 @@ from dataclasses import asdict
 
 import click
 
-from rubyunwind.bpf.features import NO, UNKNOWN, YES
+from rubyunwind.bpf.features import CO_RE, LEGACY, NO, UNKNOWN, YES
 from rubyunwind.profiler.diagnosis import Diagnosis, diagnose
 
 __all__ = ["command", "report"]
+
+
+# What a missing feature means, by the flavours that need it.
+_WITHOUT: dict[tuple[str, ...], str] = {
+    (CO_RE,): "the legacy programs work without",
+    (LEGACY,): "the co-re programs work without",
+}
 
 
 @click.command("doctor", short_help="what works here, what is missing")
@@ -47,7 +54,7 @@ def report(found: Diagnosis, verbose: bool = False) -> Iterator[str]:
     unknown = Counter(feature.detail for feature in found.features if feature.answer == UNKNOWN)
     for feature in found.features:
         if verbose or feature.answer == NO or feature.name == "libbpf":
-            optional = "" if feature.required else ", works without"
+            optional = "" if feature.required else f", {_WITHOUT.get(feature.needed_by, 'works without')}"
             detail = f": {feature.detail}" if feature.detail else ""
             yield f"  {feature.answer:7}   {feature.name} ({feature.needs}{optional}){detail}"
     if not verbose:

@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rubyunwind.bpf.features import NO, Feature, features
-from rubyunwind.bpf.spec import load_collection_spec
+from rubyunwind.bpf.features import CO_RE, NO, Feature, features
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.process.capabilities import Capability, effective, holds
-from rubyunwind.profiler.system import require_initial_pid_namespace
+from rubyunwind.profiler.system import ANALYSIS_PROGRAM, require_initial_pid_namespace
+from rubyunwind.profiler.tracer import load_tracer, tracer_spec
 
 __all__ = ["RIGHTS", "Diagnosis", "Right", "advise", "diagnose", "held_rights"]
 
@@ -106,6 +106,13 @@ def advise(found: tuple[Feature, ...], rights: tuple[Right, ...], refusal: str) 
         if feature.required and feature.answer == NO:
             detail = f" ({feature.detail})" if feature.detail else ""
             advice.append(f"{feature.name} is missing; it needs {feature.needs}{detail}")
+    better = [feature for feature in found if feature.needed_by == (CO_RE,) and feature.answer == NO]
+    if better and not advice:
+        names = ", ".join(f"{feature.name} ({feature.needs})" for feature in better)
+        advice.append(
+            "the legacy programs are used, which cut stacks sooner where Ruby and C take turns often; "
+            f"missing for the others: {names}"
+        )
     if lacking:
         advice.append(f"run it as root (sudo), or give it {', '.join(lacking)}")
     if refusal and not advice:
@@ -117,10 +124,10 @@ def _load() -> tuple[str, float | None, str]:
     """Load the programs: flavour, milliseconds (None if refused), reason."""
     flavour = "none"
     try:
-        spec = load_collection_spec()
-        flavour = f"{spec.name} (CO-RE)"
+        spec = tracer_spec()
+        flavour = f"{spec.name} ({'legacy' if ANALYSIS_PROGRAM in spec.programs else 'CO-RE'})"
         start = time.perf_counter()
-        with spec.load():
+        with load_tracer(spec):
             return flavour, 1000 * (time.perf_counter() - start), ""
     except RubyUnwindError as error:
         return flavour, None, str(error)

@@ -15,6 +15,7 @@ from rubyunwind.abi import (
     UnwindOpcode,
 )
 from rubyunwind.bpf.kinds import MapFlag
+from rubyunwind.bpf.spec import MapSpec
 from rubyunwind.errors import BpfError
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeTables", "TracerMaps"]
 
-_ROW_SIZE = 4  # struct StackDelta
-# What the template in maps.h has; by mmap 70,000 rows take half a millisecond, by updates 20.
-_ROW_FLAGS = MapFlag.INNER_MAP | MapFlag.MMAPABLE
 _INVALID = STACK_DELTA_COMMAND_FLAG | UnwindCommand.INVALID
 
 
@@ -62,24 +60,44 @@ class NativeTables:
     def add(self, files: Mapping[int, StackDeltas]) -> None:
         """Make the rows of files known, by file id. Raises BpfError when a map is full.
 
-        All go into the bucket that the largest of them needs. A bucket is named after the size of its
-        arrays, a page says which one its file is in, and arrays have the size they need; but the kernel
-        waits some 10 ms (for programs that may use the old value) after each call that changes a map of maps.
+        A bucket is named after the size of its arrays, and a page says which one its file is in. Where arrays
+        may have the size they need, all go into the bucket that the largest of them needs: the kernel waits
+        some 10 ms (for programs that may use the old value) after each call that changes a map of maps.
         """
-        new = {file_id: deltas for file_id, deltas in files.items() if file_id not in self._buckets}
-        if not new:
+        buckets: dict[int, dict[int, StackDeltas]] = {}
+        for file_id, deltas in files.items():
+            if file_id not in self._buckets:
+                buckets.setdefault(deltas.bucket, {})[file_id] = deltas
+        if not buckets:
             return
-        bucket = max(deltas.bucket for deltas in new.values())
+        largest = max(buckets)
+        if self._template(largest).flags & MapFlag.INNER_MAP:
+            buckets = {largest: {file_id: d for new in buckets.values() for file_id, d in new.items()}}
+        for bucket, new in buckets.items():
+            self._add_to_bucket(bucket, new)
+
+    def _add_to_bucket(self, bucket: int, files: Mapping[int, StackDeltas]) -> None:
+        template = self._template(bucket)
+        any_size = template.flags & MapFlag.INNER_MAP
         outer: dict[bytes, Map] = {}
         with ExitStack() as inner:
-            for file_id, deltas in new.items():
-                rows = self._create_array(max(deltas.count, 1), _ROW_SIZE, _ROW_FLAGS, name="stack_deltas")
+            for file_id, deltas in files.items():
+                entries = max(deltas.count, 1) if any_size else template.max_entries
+                rows = self._create_array(entries, template.value_size, template.flags, name="stack_deltas")
                 outer[file_id.to_bytes(8, "little")] = inner.enter_context(rows)
                 rows.fill(deltas.pack(self._global_ids(deltas.infos)))
-            self._maps[f"exe_id_to_{bucket}_stack_deltas"].update_batch(outer)
-        for file_id, deltas in new.items():
+            self._outer(bucket).update_batch(outer)
+        for file_id, deltas in files.items():
             self._buckets[file_id] = bucket
             self._add_pages(file_id, bucket, deltas)
+
+    def _outer(self, bucket: int) -> Map:
+        return self._maps[f"exe_id_to_{bucket}_stack_deltas"]
+
+    def _template(self, bucket: int) -> MapSpec:
+        template = getattr(self._outer(bucket), "template", None)
+        assert isinstance(template, MapSpec), "the tracer declares the shape of its inner maps"
+        return template
 
     def _add_pages(self, file_id: int, bucket: int, deltas: StackDeltas) -> None:
         # Built as C arrays: a mirror object per page would cost more than the system calls.
@@ -101,7 +119,7 @@ class NativeTables:
             pages.pop(keys[at : at + StackDeltaPageKey.size], None)
         bucket = self._buckets.pop(file_id, None)
         if bucket is not None:
-            self._maps[f"exe_id_to_{bucket}_stack_deltas"].pop(file_id.to_bytes(8, "little"), None)
+            self._outer(bucket).pop(file_id.to_bytes(8, "little"), None)
 
     def _global_ids(self, infos: Sequence[UnwindInfoTuple]) -> list[int]:
         """Return what rows refer to each rule by: a command, or an index into unwind_info_array."""

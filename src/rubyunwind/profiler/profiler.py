@@ -12,14 +12,14 @@ from rubyunwind.abi import Counter, decode_trace
 from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
-from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
-from rubyunwind.profiler.system import require_initial_pid_namespace, system_config
+from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks
+from rubyunwind.profiler.tracer import load_tracer, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Profiler:
     `pids` are the processes, `rate` is samples a second of CPU time of each thread, `all_processes` takes
     everything that runs on the machine. Processes that a profiled one forks are profiled too unless
     `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
-    can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name.
+    can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name,
+    `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
 
     Entering raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an
     old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
@@ -78,6 +79,7 @@ class Profiler:
         rate: int = 99,
         children: bool = True,
         debug_tracer: bool = False,
+        flavour: str | None = None,
         map_sizes: Mapping[str, int] | None = None,
     ) -> None:
         if rate < 1:
@@ -87,6 +89,7 @@ class Profiler:
         self._rate = rate
         self._children = children
         self._debug = debug_tracer
+        self._flavour = flavour
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._torn = self._truncated = 0
@@ -108,7 +111,6 @@ class Profiler:
             stack.callback(self._resource.close)
             self._collection = stack.enter_context(self._load())
             maps = self._collection.maps
-            maps["system_config"][bytes(4)] = bytes(system_config())
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
@@ -133,7 +135,7 @@ class Profiler:
         self.close()
 
     def _load(self) -> Collection:
-        return load_collection_spec(self._debug).load(max_entries=self._sizes)
+        return load_tracer(tracer_spec(self._flavour, debug=self._debug), max_entries=self._sizes)
 
     def _check(self) -> None:
         """Raise LifetimeError unless the profiler is entered, not closed, and this is no forked child."""

@@ -9,7 +9,10 @@ from pathlib import Path
 from rubyunwind.abi import SystemConfig
 from rubyunwind.errors import NotSupported
 
-__all__ = ["require_initial_pid_namespace", "system_config"]
+__all__ = ["ANALYSIS_MAP", "ANALYSIS_PROGRAM", "require_initial_pid_namespace", "system_config"]
+
+# Of the legacy object: loaded alone, to see where the kernel keeps things.
+ANALYSIS_PROGRAM, ANALYSIS_MAP = "analyze_system", "system_analysis"
 
 # include/linux/proc_ns.h: PROC_PID_INIT_INO
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC

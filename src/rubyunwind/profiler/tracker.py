@@ -218,10 +218,22 @@ class ProcessTracker:
         self._ended[pid] = process
         try:
             process.forget()
+            self._unfollow(pid)
         finally:
             process.close()
         if len(self._ended) > _ENDED:
             del self._ended[next(iter(self._ended))]
+
+    def _unfollow(self, pid: int) -> None:
+        """Take a process that has ended out of what is sampled, unless another one has its number by now.
+
+        The kernel side does that itself where it can tell the last thread of a process.
+        """
+        try:
+            if read_status(pid).ended:
+                raise RubyUnwindError(f"process {pid} has ended")
+        except RubyUnwindError:
+            self._maps["followed_pids"].pop(pid, None)
 
     def close(self) -> None:
         """Drop all processes and files. Twice is harmless."""
