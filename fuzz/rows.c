@@ -41,6 +41,8 @@ static void check_info(const UnwindInfo *info, u16 machine) {
   REQUIRE(base == UNWIND_OPCODE_BASE_SP || base == UNWIND_OPCODE_BASE_FP ||
           (info->opcode == UNWIND_OPCODE_BASE_REG && machine == EM_X86_64));
   u32 saved = info->fpOpcode & ~(u32)UNWIND_OPCODEF_DEREF;
+  if (machine == EM_AARCH64)
+    saved &= ~(u32)UNWIND_OPCODEF_FRAME;
   REQUIRE(saved <= UNWIND_OPCODE_BASE_LR &&
           (saved != UNWIND_OPCODE_BASE_LR || machine == EM_AARCH64));
   REQUIRE((info->mergeOpcode & ~(u32)MERGEOPCODE_NEGATIVE) <= 2);

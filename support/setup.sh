@@ -3,7 +3,7 @@
 #
 # Makes the tree ready for a make target, and is quick when it already is.
 #
-#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm fuzz
+#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm cross fuzz
 #
 # 1. Debian packages: what the groups need and the machine lacks is installed if we are root and
 #    have apt; otherwise the packages are named and we stop.
@@ -73,18 +73,22 @@ packages_of() {
       ;;
     lint) need clang-format has clang-format ;;
     vm)
-      case $(uname -m) in
-        aarch64) need qemu-system-arm has qemu-system-aarch64 ;;
+      case ${ARCH:-$(uname -m)} in
+        aarch64 | arm64) need qemu-system-arm has qemu-system-aarch64 ;;
         *) need qemu-system-x86 has qemu-system-x86_64 ;;
       esac
       need debootstrap has debootstrap
       need e2fsprogs has debugfs
       ;;
+    cross)
+      need gcc-aarch64-linux-gnu has aarch64-linux-gnu-gcc
+      need libc6-dev-arm64-cross test -f /usr/aarch64-linux-gnu/include/stdio.h
+      ;;
     fuzz)
       packages_of test
       need "libclang-rt-$(clang_version)-dev" has_fuzzer
       ;;
-    *) die "unknown group '$1'; the groups are build demo test lint vm fuzz" ;;
+    *) die "unknown group '$1'; the groups are build demo test lint vm cross fuzz" ;;
   esac
 }
 
@@ -150,11 +154,11 @@ install_package() {
   want=$(sources_hash)
   [ "$(cat .venv/package.stamp 2>/dev/null)" = "$want" ] && return
   say "building the package"
-  rm -rf build/wheel
-  # meson and ninja are found on PATH only, hence the venv's bin.
-  PATH="$PWD/.venv/bin:$PATH" .venv/bin/pip wheel -q --no-deps --no-build-isolation \
-    --config-settings=build-dir=build/wheel-build -w build/wheel . </dev/null
-  wheel=$(echo build/wheel/rubyunwind-*.whl)
+  case $(uname -m) in
+    x86_64) wheel=$(support/build-wheel.sh amd64 build/wheel) ;;
+    aarch64) wheel=$(support/build-wheel.sh arm64 build/wheel) ;;
+    *) die "no package for $(uname -m): x86_64 and aarch64 only" ;;
+  esac
   .venv/bin/pip install -q "${wheel}[dev]"
   .venv/bin/pip install -q --no-deps --force-reinstall "$wheel"
   echo "$want" >.venv/package.stamp

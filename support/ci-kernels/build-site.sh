@@ -21,15 +21,21 @@ done
 
 exec 8>build/site.lock
 flock 8
-wheel=$(echo build/wheel/rubyunwind-*.whl)
-want="$machine $(sha256sum pyproject.toml "$0" | sha256sum)"
-if [ "$(cat build/site.stamp 2>/dev/null)" != "$want" ]; then
+if [ "$machine" = "$(uname -m)" ]; then
+  wheel=$(echo build/wheel/rubyunwind-*.whl)
+else
+  say "building the package for $(debian_arch)"
+  wheel=$(support/build-wheel.sh "$(debian_arch)" "build/wheel-$(debian_arch)")
+fi
+site=build/site-$machine
+want=$(sha256sum pyproject.toml "$0" | sha256sum)
+if [ "$(cat "$site.stamp" 2>/dev/null)" != "$want" ]; then
   say "fetching the guests' Python packages"
-  rm -rf build/site build/site.stamp
-  "${pip[@]}" --target build/site "$wheel" pytest
-  rm -rf build/site/rubyunwind build/site/rubyunwind-*
-  echo "$want" >build/site.stamp
+  rm -rf "$site" "$site.stamp"
+  "${pip[@]}" --target "$site" "$wheel" pytest
+  rm -rf "$site"/rubyunwind "$site"/rubyunwind-*
+  echo "$want" >"$site.stamp"
 fi
 mkdir -p "$out"
-cp -r build/site/. "$out/"
+cp -r "$site/." "$out/"
 "${pip[@]}" --no-deps --target "$out" "$wheel"

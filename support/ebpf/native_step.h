@@ -151,7 +151,10 @@ INLINE u64 strip_pac(u64 address) {
   return config && config->inverse_pac_mask ? address & config->inverse_pac_mask : address;
 }
 
-/* On aarch64 fpOpcode and fpParam say where the return address is; the frame pointer sits below it.
+/*
+ * On aarch64 fpOpcode and fpParam say where the return address is. With UNWIND_OPCODEF_FRAME, and
+ * always eight bytes above a base, it is the second half of a frame record: the caller's frame
+ * pointer lies below it.
  */
 INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 param) {
   UnwindState *state = &record->state;
@@ -175,13 +178,13 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
     }
     pc = state->lr;
   } else {
-    u64 saved = evaluate_rule(state, cfa, rule->fpOpcode, rule->fpParam);
+    u8 opcode = rule->fpOpcode;
+    u64 saved = evaluate_rule(state, cfa, opcode & ~UNWIND_OPCODEF_FRAME, rule->fpParam);
     if (!saved || read_user(&pc, sizeof(pc), saved))
       goto unreadable;
-    /* Frame records are pairs (fp, lr): a return address at base + 8 has its frame pointer before
-     * it. */
     u64 fp = 0;
-    if (rule->fpParam == 8 && !read_user(&fp, sizeof(fp), saved - 8))
+    if (((opcode & UNWIND_OPCODEF_FRAME) || rule->fpParam == 8) &&
+        !read_user(&fp, sizeof(fp), saved - 8))
       state->fp = fp;
   }
   state->pc = strip_pac(pc);

@@ -121,6 +121,7 @@ typedef enum UnwindOpcode {
   UNWIND_OPCODE_BASE_FP = 0x03,
   UNWIND_OPCODE_BASE_LR = 0x04,  /* aarch64 */
   UNWIND_OPCODE_BASE_REG = 0x05, /* x86_64 */
+  UNWIND_OPCODEF_FRAME = 0x40,   /* aarch64, beside the ABI: of fpOpcode, see step_by_rule */
   UNWIND_OPCODEF_DEREF = 0x80
 } UnwindOpcode;
 

@@ -75,6 +75,7 @@ FURTHER = {
     "UNKNOWN_FILE": 0,
     "UNWIND_COMMAND_SIGNAL": 3,
     "UNWIND_OPCODEF_DEREF": 0x80,
+    "UNWIND_OPCODEF_FRAME": 0x40,
 }
 # Names that differ from C's: the reference exports them under another name.
 IN_C = {

@@ -132,8 +132,10 @@ def test_numbers_that_we_choose_ourselves_must_have_a_name(enum: type[IntEnum]) 
         enum(max(enum) + 1)
 
 
-def test_opcode_with_the_dereference_flag_has_a_name() -> None:
+def test_opcodes_with_flags_have_names() -> None:
     assert UnwindOpcode(0x82).name == "BASE_SP|DEREF"
+    assert UnwindOpcode(0x42).name == "BASE_SP|FRAME"
+    assert UnwindOpcode(0xC1).name == "BASE_CFA|FRAME|DEREF"
     assert UnwindOpcode.DEREF.name == "DEREF"
 
 

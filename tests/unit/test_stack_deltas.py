@@ -16,7 +16,7 @@ from rubyunwind.elf.deltas import StackDeltas, UnwindInfoTuple, extract_stack_de
 from rubyunwind.elf.file import ElfFile
 from rubyunwind.errors import DecodeError
 
-COMMAND, CFA, SP, FP, LR, REG, DEREF = 0, 1, 2, 3, 4, 5, 0x80
+COMMAND, CFA, SP, FP, LR, REG, FRAME, DEREF = 0, 1, 2, 3, 4, 5, 0x40, 0x80
 INVALID, STOP, PLT, SIGNAL = ((COMMAND, 0, 0, command, 0) for command in range(4))
 
 RA_UNDEFINED = bytes([0x07, 16])
@@ -423,15 +423,19 @@ def test_a_leaf_has_its_return_address_in_the_link_register() -> None:
     assert at(arm(b""), 0) == (SP, LR, 0, 0, 0)
 
 
-def test_a_frame_record_at_the_base_is_said_by_the_eight() -> None:
+def test_a_frame_record_at_the_base_is_said_by_the_eight_and_by_the_flag() -> None:
     # stp x29, x30, [sp, #-32]!; mov x29, sp
     deltas = arm(bytes([0x41, 0x0E, 32, 0x9D, 4, 0x9E, 3, 0x41, 0x0D, 29]))
-    assert at(deltas, 4) == (SP, SP, 0, 32, 8)
-    assert at(deltas, 8) == (FP, FP, 0, 32, 8)
+    assert at(deltas, 4) == (SP, SP | FRAME, 0, 32, 8)
+    assert at(deltas, 8) == (FP, FP | FRAME, 0, 32, 8)
 
 
-def test_a_frame_record_elsewhere_is_found_by_its_offset() -> None:
-    assert at(arm(bytes([0x0E, 64, 0x9D, 2, 0x9E, 1])), 0) == (SP, SP, 0, 64, 56)
+def test_a_frame_record_elsewhere_is_said_by_the_flag() -> None:
+    assert at(arm(bytes([0x0E, 64, 0x9D, 2, 0x9E, 1])), 0) == (SP, SP | FRAME, 0, 64, 56)
+
+
+def test_a_return_address_elsewhere_without_a_frame_pointer_below_it_has_no_flag() -> None:
+    assert at(arm(bytes([0x0E, 64, 0x93, 2, 0x9E, 1])), 0) == (SP, SP, 0, 64, 56)
 
 
 def test_a_return_address_beside_another_register_is_not_taken_for_a_frame_record() -> None:

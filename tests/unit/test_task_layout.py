@@ -14,7 +14,9 @@ from rubyunwind.process.mappings import Mapping
 from rubyunwind.profiler.task_layout import REGISTERS, search
 
 THREAD, PROCESS, POINTER = 4343, 4242, 0x7F00_1234_5680
-TASK, STACK = 0xFFFF_8881_0430_9700, 0xFFFF_C900_0717_4000
+TASK = 0xFFFF_8881_0430_9700
+# Of vmalloc memory with four levels of page tables, and with five.
+STACKS = (0xFFFF_C900_0717_4000, 0xFFA0_0000_0010_0000)
 CODE = Mapping(0x40_0000, 0x41_0000, True, False, True, 0, 0, 1, "/bin/x")
 MEMORY = Mapping(0x7FFD_0000_0000, 0x7FFD_0010_0000, True, True, False, 0, 0, 0, "[stack]")
 TASK_SIZE = 4096
@@ -23,22 +25,32 @@ TASK_SIZE = 4096
 class Kernel:
     """Kernel memory with one task_struct and one stack; all else is unmapped, behind the stack too."""
 
-    def __init__(self, machine: str, *, ids: int, pointer: int, stack: int, total: int, size: int) -> None:
+    def __init__(
+        self,
+        machine: str,
+        *,
+        ids: int,
+        pointer: int,
+        stack: int,
+        total: int,
+        size: int,
+        address: int = STACKS[0],
+    ) -> None:
         shape = REGISTERS[machine]
         task = bytearray(b"\xa5" * TASK_SIZE)
         struct.pack_into("<ii", task, ids, THREAD, PROCESS)
         struct.pack_into("<Q", task, pointer, POINTER)
-        struct.pack_into("<Q", task, stack, STACK)
+        struct.pack_into("<Q", task, stack, address)
         frame = bytearray(total)
         at = total - size
         struct.pack_into("<Q", frame, at + shape.pc, CODE.start + 4)
         struct.pack_into("<Q", frame, at + shape.sp, MEMORY.start + 64)
         struct.pack_into("<Q", frame, at + shape.mode, 0x33 if machine == "x86_64" else 0x6000_0000)
-        self.task, self.stack = task, frame
+        self.task, self.stack, self.address = task, frame, address
 
     def read(self, address: int) -> tuple[int, bytes] | None:
         address = address or TASK
-        for start, memory in ((TASK, self.task), (STACK, self.stack)):
+        for start, memory in ((TASK, self.task), (self.address, self.stack)):
             if start <= address and address + 128 <= start + len(memory):
                 return address, bytes(memory[address - start : address - start + 128])
         return None
@@ -63,7 +75,8 @@ def test_every_offset_is_found_wherever_it_is(machine: str, data: st.DataObject)
     words = data.draw(st.lists(st.integers(0, TASK_SIZE // 8 - 1), min_size=3, max_size=3, unique=True))
     ids, pointer, stack = (8 * word for word in words)
     total, size = data.draw(st.sampled_from(shape.stack_sizes)), data.draw(st.sampled_from(shape.sizes))
-    kernel = Kernel(machine, ids=ids, pointer=pointer, stack=stack, total=total, size=size)
+    address = data.draw(st.sampled_from(STACKS))
+    kernel = Kernel(machine, ids=ids, pointer=pointer, stack=stack, total=total, size=size, address=address)
     assert found(kernel, machine) == (stack, total - size, pointer, ids, ids + 4)
 
 

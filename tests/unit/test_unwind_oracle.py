@@ -33,7 +33,7 @@ from elf_images import AARCH64
 from rubyunwind.elf.deltas import StackDeltas, extract_stack_deltas
 from rubyunwind.elf.file import ElfFile
 
-COMMAND, CFA, SP, FP, LR, REG, DEREF = 0, 1, 2, 3, 4, 5, 0x80
+COMMAND, CFA, SP, FP, LR, REG, FRAME, DEREF = 0, 1, 2, 3, 4, 5, 0x40, 0x80
 INVALID, STOP, PLT, SIGNAL = ((COMMAND, 0, 0, command, 0) for command in range(4))
 
 PLT_TEXT = (
@@ -192,12 +192,13 @@ class Expectation:
         if not ra.startswith("c"):
             return INVALID
         at = int(ra[1:])
+        record = FRAME if fp == f"c{at - 8:+d}" else 0
         if cfa == "exp":
-            return opcode, CFA, 0, param, at
+            return opcode, CFA | record, 0, param, at
         # From the base, unless the unwinder would take what lies below for a saved frame pointer.
-        if param + at == 8 and fp != f"c{at - 8:+d}":
+        if param + at == 8 and not record:
             return opcode, CFA, 0, param, at
-        return opcode, opcode, 0, param, param + at
+        return opcode, opcode | record, 0, param, param + at
 
 
 def lookup(

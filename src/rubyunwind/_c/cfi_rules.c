@@ -180,10 +180,10 @@ static UnwindInfo x86_info(u32 flags, const frame_state *s) {
 }
 
 /*
- * Here the second half of a row says where the return address is. Relative to sp or fp it also
- * tells the unwinder about the frame pointer: a return address at base + 8 means that base points
- * to a frame record, whose first word is the caller's frame pointer. So that form is kept for
- * frames which have such a record, and the others name the same place relative to the CFA.
+ * Here the second half of a row says where the return address is, and by a flag whether the
+ * caller's frame pointer lies below it (a frame record). Without the flag too the unwinder takes a
+ * return address at base + 8 for a part of one: that place is named relative to the CFA where it is
+ * none.
  */
 static UnwindInfo arm_info(const frame_state *s) {
   const UnwindInfo invalid = cfi_command(UNWIND_COMMAND_INVALID);
@@ -197,16 +197,21 @@ static UnwindInfo arm_info(const frame_state *s) {
     info.fpOpcode = UNWIND_OPCODE_BASE_LR;
     return info;
   }
+  bool record =
+      ra.kind == RULE_OFFSET && s->fp.kind == RULE_OFFSET && s->fp.offset == add(ra.offset, -8);
   if (ra.kind == RULE_OFFSET && s->cfa.kind == RULE_REGISTER) {
     s64 from_base = add(s->cfa.offset, ra.offset);
-    bool record = s->fp.kind == RULE_OFFSET && s->fp.offset == add(ra.offset, -8);
     if (record || from_base != 8) {
       ra.kind = RULE_ADDRESS;
       ra.base = s->cfa.base;
       ra.offset = from_base;
     }
   }
-  return pack_slot(&ra, ARM_SP, ARM_FP, &info.fpOpcode, &info.fpParam) ? info : invalid;
+  if (!pack_slot(&ra, ARM_SP, ARM_FP, &info.fpOpcode, &info.fpParam))
+    return invalid;
+  if (record)
+    info.fpOpcode |= UNWIND_OPCODEF_FRAME;
+  return info;
 }
 
 UnwindInfo cfi_info(u16 machine, u32 flags, const frame_state *s) {

@@ -142,7 +142,8 @@ class RatelimitAction(OpenIntEnum):
 class UnwindOpcode(OpenIntEnum):
     """How a row of the native tables computes an address (u8).
 
-    DEREF is a flag: UnwindOpcode(0x82) is called `BASE_SP|DEREF`, and its param packs two offsets.
+    DEREF is a flag: UnwindOpcode(0x82) is called `BASE_SP|DEREF`, and its param packs two offsets. FRAME is
+    one of a return address (aarch64, beside the frozen ABI): the caller's frame pointer lies below it.
     """
 
     COMMAND = 0x00  # param: UnwindCommand
@@ -151,12 +152,15 @@ class UnwindOpcode(OpenIntEnum):
     BASE_FP = 0x03
     BASE_LR = 0x04  # aarch64
     BASE_REG = 0x05  # x86_64; param: register number and offset
+    FRAME = 0x40
     DEREF = 0x80
 
     @classmethod
     def _describe(cls, value: int) -> str:
-        if value & _HIGH_BIT and value & ~_HIGH_BIT in cls._value2member_map_:
-            return f"{cls(value & ~_HIGH_BIT).name}|DEREF"
+        base = value & 0x3F
+        if base != value and base in cls._value2member_map_:
+            flags = [flag.name for flag in (cls.FRAME, cls.DEREF) if value & flag]
+            return "|".join([cls(base).name, *flags])
         return super()._describe(value)
 
 

@@ -175,7 +175,8 @@ def _find_stack(
 ) -> tuple[int, int]:
     """Return where task_struct has its kernel stack, and where on it the user's registers are; -1, -1."""
     for offset, (word,) in enumerate(struct.iter_unpack("<Q", task[: len(task) // 8 * 8])):
-        if word >> 48 != 0xFFFF or word % _PAGE:  # a kernel address, of a whole page
+        # A kernel address, of a whole page. With five levels of page tables x86_64 has more of them.
+        if word >> 56 != 0xFF or word % _PAGE:
             continue
         for total in shape.stack_sizes:
             for size in shape.sizes:
