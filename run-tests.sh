@@ -5,6 +5,7 @@
 #
 #     ./run-tests.sh VERSION...                    Debian's newest cloud kernel of that version
 #     KERN_DIR=dir/ ./run-tests.sh 5.4.31          dir/linux-5.4.31.bz, a kernel of your own
+#     ./run-tests.sh 5.4.31                        built from kernel.org's sources, or before by build-kernel.sh
 #     ./run-tests.sh                               the versions that are known
 #     ./run-tests.sh --run 'COMMAND' VERSION       run COMMAND in the guest in place of the tests
 #     ./run-tests.sh --shell VERSION               a shell in the guest, on this terminal
@@ -42,8 +43,11 @@ if [ $# -eq 0 ]; then
   exit
 fi
 
+for version in "$@"; do
+  case $version in */* | -*) die "$version is no kernel version; see $0 --help (build-kernel.sh makes one of a tree)" ;; esac
+done
+
 arch=$(debian_arch)
-limit=${VM_TIMEOUT:-240}
 work=$(mktemp -d)
 guest_pid=
 finish() {
@@ -56,12 +60,6 @@ finish() {
 trap finish EXIT
 trap 'say "interrupted"; exit 130' INT
 trap 'exit 143' TERM HUP
-
-case $arch in
-  # Without -cx16: the emulation of cmpxchg16b in older QEMU breaks kernels from 6.12 on.
-  amd64) qemu=(qemu-system-x86_64 -cpu 'max,-cx16') terminal=/dev/ttyS0 ;;
-  arm64) qemu=(qemu-system-aarch64 -M virt -cpu cortex-a72) terminal=/dev/ttyAMA0 ;;
-esac
 
 # ---- what goes into every guest ----------------------------------------------------------------
 
@@ -91,6 +89,7 @@ tar --exclude=./build --exclude=./.venv --exclude=./.git -cf - . | tar -C "$work
   echo 'cd tree'
   if [ -n "$shell" ]; then
     read -r rows columns < <(stty size)
+    terminal=/dev/$(terminal)
     echo "stty rows $rows cols $columns <$terminal"
     echo 'echo "The tree is here; leave the shell to end the guest."'
     echo "exec setsid -c env TERM=$TERM sh -i <$terminal >$terminal 2>&1"
@@ -100,50 +99,24 @@ tar --exclude=./build --exclude=./.venv --exclude=./.git -cf - . | tar -C "$work
   fi
 } >"$work/job/run.sh"
 tar -C "$work/job" -cf "$work/job.tar" .
-# One disk only, and the job put into it without mounting: two disks race for the root's name.
-cp --sparse=always "$root" "$work/root.ext4"
-debugfs -w -R "write $work/job.tar job.tar" "$work/root.ext4" >"$work/debugfs.log" 2>&1
-debugfs -R 'stat job.tar' "$work/root.ext4" 2>/dev/null | grep -q "Size: $(stat -c %s "$work/job.tar")" ||
-  { cat "$work/debugfs.log" >&2; die "the job ($(du -h "$work/job.tar" | cut -f1)) did not get into the guest's disk"; }
-
-# ---- one guest ---------------------------------------------------------------------------------
-
-qemu+=(-accel "tcg,thread=multi" -smp 2 -m 1024 -nodefaults -display none -no-reboot -net none -snapshot
-  -drive "if=none,id=r,format=raw,file=$work/root.ext4" -device "nvme,drive=r,serial=r"
-  -append "console=${terminal#/dev/} panic=-1 quiet nokaslr root=/dev/nvme0n1 rootwait rootfstype=ext4 rw init=/vm-init")
-# More options, split at spaces.
-read -r -a more <<<"${VM_QEMU-}"
-qemu+=("${more[@]}")
 
 if [ -n "$shell" ]; then
   say "kernel $1: ${kernels[0]}; Ctrl-A x ends it at once"
-  "${qemu[@]}" -kernel "${kernels[0]}" -serial mon:stdio
+  support/ci-kernels/run-guest.sh --shell "$root" "${kernels[0]}" "$work/job.tar"
   exit
 fi
 
-# Starts the guest, waits for its end, leaves the console in $work/VERSION.log.
-run_guest() {
-  local version=$1 kernel=$2 log=$work/$1.log
-  # setpriv: should this script be killed outright, the guest dies too.
-  setpriv --pdeathsig TERM timeout -k 5 "$limit" setpriv --pdeathsig KILL \
-    "${qemu[@]}" -kernel "$kernel" -serial stdio </dev/null >"$log" 2>&1 &
-  guest_pid=$!
-  local status=0
-  wait "$guest_pid" || status=$?
-  guest_pid=
-  sed -i 's/\r$//' "$log"
-  if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-    reason="no end within $limit s"
-    return 1
-  fi
-  local result
-  result=$(grep -a -o '^JOBRC [0-9]*$' "$log" | tail -n 1)
-  case $result in
-    'JOBRC 0') return 0 ;;
-    '') reason="the guest went down before the tests ended (qemu's status $status)" ;;
-    *) reason="tests failed (status ${result#JOBRC })" ;;
-  esac
-  return 1
+# ---- one guest after the other -----------------------------------------------------------------
+
+# Prints where the console of a guest is kept; its end is shown.
+keep_console() {
+  [ -s "$log" ] || return 0
+  mkdir -p build/vm-logs
+  local kept
+  kept=$(mktemp "build/vm-logs/linux-$1-XXXXXX.log")
+  cp "$log" "$kept"
+  tail -n 60 "$kept" >&2
+  echo "; the whole console is in $kept"
 }
 
 failed=()
@@ -155,20 +128,22 @@ for version in "$@"; do
   say "kernel $version: $kernel"
   logs+=("$work/$version.log")
   started=$SECONDS
-  reason=
-  if run_guest "$version" "$kernel"; then
+  log=$work/$version.log
+  # In the background, so that a signal is not put off until it has ended.
+  setpriv --pdeathsig TERM support/ci-kernels/run-guest.sh "$root" "$kernel" "$work/job.tar" "$log" &
+  guest_pid=$!
+  status=0
+  wait "$guest_pid" || status=$?
+  guest_pid=
+  if [ "$status" = 0 ]; then
     if [ -n "$command" ]; then
-      sed -n "/^JOBBEGIN$/,/^JOBRC /p" "$work/$version.log" | sed -e 1d -e "\$d"
+      sed -n "/^JOBBEGIN$/,/^JOBRC /p" "$log" | sed -e 1d -e "\$d"
     else
-      grep -a -e '^kernel ' -e ' passed' "$work/$version.log"
+      grep -a -e '^kernel ' -e ' passed' "$log"
     fi
     say "kernel $version: passed, $((SECONDS - started)) s"
   else
-    mkdir -p build/vm-logs
-    kept=$(mktemp "build/vm-logs/linux-${version//\//_}-XXXXXX.log")
-    cp "$work/$version.log" "$kept"
-    tail -n 60 "$kept" >&2
-    say "kernel $version: FAILED, $reason; the whole console is in $kept"
+    say "kernel $version: FAILED$(keep_console "$version")"
     failed+=("$version")
   fi
 done

@@ -41,8 +41,8 @@ fetch() {
   file=linux-$version.tar.xz
   [ -s "$dir/$file" ] || curl -fsSL --connect-timeout 20 -o "$dir/$file.part" "$base/$file" || {
     rm -f "$dir/$file.part"
-    die "linux $version could not be fetched from $base/$file. Without a network, or behind a proxy that refuses," \
-      "get $file some other way and give its path instead of the version"
+    die "linux $version could not be fetched from $base/$file: there is no such version, no network, or a proxy" \
+      "that refuses. Get $file some other way and give its path instead of the version"
   }
   [ -s "$dir/$file" ] || {
     sum=$(curl -fsSL --connect-timeout 20 "$base/sha256sums.asc" | awk -v f="$file" '$2 == f { print $1 }')

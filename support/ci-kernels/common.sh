@@ -20,6 +20,9 @@ debian_arch() {
   esac
 }
 
+# The guest's serial port, which is its console.
+terminal() { case $(debian_arch) in amd64) echo ttyS0 ;; arm64) echo ttyAMA0 ;; esac; }
+
 # The archive that a suite is in, taken from the machine's own apt sources, so that a mirror or a
 # proxy that is set up there is used here too.
 archive_of() {

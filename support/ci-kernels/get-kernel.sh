@@ -5,9 +5,10 @@
 #
 #     support/ci-kernels/get-kernel.sh [--refresh] VERSION [DIR]
 #
-# VERSION is one of kernels.list (6.1 means the newest Debian cloud kernel 6.1.x). The image is left
-# as DIR/linux-VERSION.bz, by default in the user's cache; one that is there is used again, unless
-# --refresh is given. Beside it linux-VERSION.from says which package it came from.
+# VERSION is one of kernels.list (6.1 means the newest Debian cloud kernel 6.1.x), or a full one (5.4.31)
+# that build-kernel.sh has built, or builds now. The image is left as DIR/linux-VERSION.bz, by default in
+# the user's cache; one that is there is used again, unless --refresh is given. Beside it
+# linux-VERSION.from says which package it came from.
 #
 # apt does the work, with lists and a cache of its own, so the machine's are not touched; it checks
 # the suite's signature and the package's SHA256. ARCH=arm64 gets the other architecture's.
@@ -21,19 +22,20 @@ if [ "${1-}" = --refresh ]; then
 fi
 version=${1-}
 [ -n "$version" ] || die "usage: $0 [--refresh] VERSION [DIR]; known: $(kernel_list | awk '{ printf "%s ", $1 }')"
-if [ -e "$version" ] && ! kernel_list | grep -q "^$version "; then
-  die "$version is a file or directory, and kernels are not built here. Build it, put its bzImage into a" \
-    "directory as linux-VERSION.bz and run: KERN_DIR=directory/ ./run-tests.sh VERSION"
-fi
-suites=$(kernel_list | awk -v v="$version" '$1 == v { $1 = ""; print }')
-[ -n "$suites" ] || die "kernel $version is not in kernels.list; known: $(kernel_list | awk '{ printf "%s ", $1 }')"
 arch=$(debian_arch)
 dir=${2:-$cache/kernels/$arch}
 image=$dir/linux-$version.bz
-
 if [ -s "$image" ] && [ -z "$refresh" ]; then
   echo "$image"
   exit
+fi
+suites=$(kernel_list | awk -v v="$version" '$1 == v { $1 = ""; print }')
+if [ -z "$suites" ]; then
+  if [ -e "$version" ] || [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
+    exec "$ci_kernels/build-kernel.sh" "$version" "$dir"
+  fi
+  die "kernel $version is not in kernels.list; known: $(kernel_list | awk '{ printf "%s ", $1 }')" \
+    "(a full version, such as 5.4.31, is built from its sources)"
 fi
 
 work=$(mktemp -d)

@@ -15,8 +15,14 @@ def _release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-# The guests' kernels have type information from 5.10 on.
-EXPECTED = (CO_RE, LEGACY) if _release() >= (5, 10) else (LEGACY,)
+def _expected() -> tuple[str, ...]:
+    if _release() >= (5, 10):  # from there on the guests' kernels have type information
+        return CO_RE, LEGACY
+    return (LEGACY,) if _release() >= (4, 19) else ()
+
+
+EXPECTED = _expected()
 """Flavours that work here, the one that is chosen first."""
 
-BUILDS = [build for build in ("release", "debug", "legacy") if build == "legacy" or CO_RE in EXPECTED]
+_FLAVOUR_OF = {"release": CO_RE, "debug": CO_RE, "legacy": LEGACY}
+BUILDS = [build for build, flavour in _FLAVOUR_OF.items() if flavour in EXPECTED]

@@ -7,7 +7,7 @@ import pytest
 from flavours import EXPECTED
 
 from rubyunwind import features
-from rubyunwind.bpf.features import CO_RE, FLAVOURS, UNKNOWN
+from rubyunwind.bpf.features import FLAVOURS, UNKNOWN
 from rubyunwind.bpf.flavour import choose_flavour, lacking
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.tracer import load_tracer, tracer_spec
@@ -18,7 +18,8 @@ def test_every_feature_has_an_answer() -> None:
 
 
 def test_the_best_flavour_of_this_kernel_is_chosen() -> None:
-    assert choose_flavour() == EXPECTED[0]
+    if EXPECTED:
+        assert choose_flavour() == EXPECTED[0]
     assert tuple(flavour for flavour in FLAVOURS if not lacking(flavour, features())) == EXPECTED
 
 
@@ -29,6 +30,5 @@ def test_a_flavour_loads_where_nothing_lacks_and_is_refused_where_something_does
         with load_tracer(tracer_spec(flavour)) as collection:
             assert collection.programs
     else:
-        assert flavour == CO_RE
         with pytest.raises(RubyUnwindError):
             load_tracer(tracer_spec(flavour)).close()
