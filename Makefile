@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels
+.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels wheels
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -22,7 +22,8 @@ help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
 	@echo 'make test      unit and live tests'
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
-	@echo 'make test-kernels  the same on all that are known, with a table; half a minute each, once they are fetched'
+	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
+	@echo 'make wheels    build the package for amd64 and arm64 into dist/'
 	@echo 'make bench     print the numbers'
 	@echo 'make fuzz      feed broken input to all that reads a process or a file, for ten minutes (FUZZ_SECONDS=600)'
 	@echo 'make sanitize  tests of the C code under AddressSanitizer and UBSan'
@@ -59,9 +60,14 @@ test:
 test-vm:
 	@./run-tests.sh $(KERNEL)
 
-# Every kernel that support/ci-kernels/kernels.list names; a table at the end.
+# Every kernel that support/ci-kernels/kernels.list names; a table for each machine.
 test-kernels:
-	@./run-tests.sh $$(awk '/^[0-9]/ { print $$1 }' support/ci-kernels/kernels.list)
+	@status=0; for arch in amd64 arm64; do ARCH=$$arch ./run-tests.sh all || status=1; done; exit $$status
+
+wheels:
+	@$(SETUP) cross
+	@set -e; for arch in amd64 arm64; do support/build-wheel.sh $$arch build/wheel-for-$$arch; \
+	  mkdir -p dist; cp build/wheel-for-$$arch/*.whl dist/; done; ls -l dist/
 
 bench:
 	@$(SETUP) demo

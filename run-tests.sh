@@ -6,7 +6,7 @@
 #     ./run-tests.sh VERSION...                    Debian's newest cloud kernel of that version
 #     KERN_DIR=dir/ ./run-tests.sh 5.4.31          dir/linux-5.4.31.bz, a kernel of your own
 #     ./run-tests.sh 5.4.31                        built from kernel.org's sources, or before by build-kernel.sh
-#     ./run-tests.sh                               the versions that are known
+#     ./run-tests.sh                               the versions that are known; `all` runs on each of them
 #     ./run-tests.sh --run 'COMMAND' VERSION       run COMMAND in the guest in place of the tests
 #     ./run-tests.sh --shell VERSION               a shell in the guest, on this terminal
 #
@@ -43,6 +43,10 @@ if [ $# -eq 0 ]; then
   exit
 fi
 
+if [ "$*" = all ]; then
+  read -r -a versions <<<"$(known_kernels)"
+  set -- "${versions[@]}"
+fi
 for version in "$@"; do
   case $version in */* | -*) die "$version is no kernel version; see $0 --help (build-kernel.sh makes one of a tree)" ;; esac
 done

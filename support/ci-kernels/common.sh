@@ -8,8 +8,11 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/rubyunwind
 say() { echo "${0##*/}: $*" >&2; }
 die() { say "$@"; exit 1; }
 
-# Lines of kernels.list without the comments: VERSION SUITE...
-kernel_list() { grep -v -e '^#' -e '^[[:space:]]*$' "$ci_kernels/kernels.list"; }
+# Lines of kernels.list for the machine to be tested: VERSION SUITE...
+kernel_list() {
+  awk -v arch="$(debian_arch)" '!/^#/ && index("," $2 ",", "," arch ",") { $2 = ""; print }' "$ci_kernels/kernels.list"
+}
+known_kernels() { kernel_list | awk '{ printf "%s%s", separator, $1; separator = " " }'; }
 
 # Debian's name for the machine to be tested.
 debian_arch() {

@@ -21,7 +21,7 @@ if [ "${1-}" = --refresh ]; then
   shift
 fi
 version=${1-}
-[ -n "$version" ] || die "usage: $0 [--refresh] VERSION [DIR]; known: $(kernel_list | awk '{ printf "%s ", $1 }')"
+[ -n "$version" ] || die "usage: $0 [--refresh] VERSION [DIR]; known: $(known_kernels)"
 arch=$(debian_arch)
 dir=${2:-$cache/kernels/$arch}
 image=$dir/linux-$version.bz
@@ -34,7 +34,7 @@ if [ -z "$suites" ]; then
   if [ -e "$version" ] || [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
     exec "$ci_kernels/build-kernel.sh" "$version" "$dir"
   fi
-  die "kernel $version is not in kernels.list; known: $(kernel_list | awk '{ printf "%s ", $1 }')" \
+  die "kernel $version is not in kernels.list; known: $(known_kernels)" \
     "(a full version, such as 5.4.31, is built from its sources)"
 fi
 
