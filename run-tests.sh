@@ -12,7 +12,7 @@
 #
 # In the guest the tests lie in /tmp/job, and `python3` imports the package that was built from this tree.
 # ARCH=arm64 (or amd64) runs guests of another machine. VM_QEMU="-s -S" and the like go to qemu as they are.
-# Exit status 0 only if every test ran and passed on each kernel. The VM is emulated (no KVM needed),
+# Exit status 0 only if every test ran and passed on each kernel. The VM is emulated where KVM does not work,
 # has 2 CPUs, 1 GiB and no network, and ends after VM_TIMEOUT seconds (default 240) at the latest.
 # The first run needs root and the network: it gets the kernel and builds the guests' root image.
 set -euo pipefail

@@ -7,10 +7,11 @@
 #     support/ci-kernels/run-guest.sh --shell ROOT KERNEL JOB.tar
 #
 # ROOT is the image of build-root.sh, JOB.tar has a run.sh at its top, CONSOLE becomes what the guest printed.
-# Exit status 0 only if run.sh ran and ended with 0; else the last line on stderr says why. The VM is emulated,
-# has 2 CPUs, 1 GiB and no network, and is gone when this script is, however it ends: after VM_TIMEOUT
-# seconds (default 240) at the latest. With --shell it has this terminal, and no limit.
-# VM_QEMU: more options for qemu, split at spaces. ARCH: the guest's machine.
+# Exit status 0 only if run.sh ran and ended with 0; else the last line on stderr says why. The VM has 2 CPUs,
+# 1 GiB and no network, and is gone when this script is, however it ends: after VM_TIMEOUT seconds (default
+# 240) at the latest. With --shell it has this terminal, and no limit. It runs on KVM where that is seen to
+# work, else it is emulated.
+# VM_ACCEL: kvm or tcg, not asking. VM_QEMU: more options for qemu, split at spaces. ARCH: the guest's machine.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
@@ -24,8 +25,8 @@ root=${1-} kernel=${2-} job=${3-} log=${4-}
 
 case $(debian_arch) in
   # Without -cx16: the emulation of cmpxchg16b in older QEMU breaks kernels from 6.12 on.
-  amd64) qemu=(qemu-system-x86_64 -cpu 'max,-cx16') package=qemu-system-x86 ;;
-  arm64) qemu=(qemu-system-aarch64 -M virt -cpu cortex-a72) package=qemu-system-arm ;;
+  amd64) qemu=(qemu-system-x86_64) cpu='max,-cx16' package=qemu-system-x86 ;;
+  arm64) qemu=(qemu-system-aarch64 -M virt) cpu=cortex-a72 package=qemu-system-arm ;;
 esac
 command -v "${qemu[0]}" >/dev/null || die "${qemu[0]} is not installed (Debian: apt-get install $package)"
 command -v debugfs >/dev/null || die "debugfs is not installed (Debian: apt-get install e2fsprogs)"
@@ -66,7 +67,24 @@ debugfs -w -R "write $job job.tar" "$work/root.ext4" >"$work/debugfs.log" 2>&1
 debugfs -R 'cat job.tar' "$work/root.ext4" 2>>"$work/debugfs.log" | cmp -s - "$job" ||
   { cat "$work/debugfs.log" >&2; die "the job ($(du -h "$job" | cut -f1)) does not fit into the guest's disk"; }
 
-qemu+=(-accel "tcg,thread=multi" -smp 2 -m 1024 -nodefaults -display none -no-reboot -net none -snapshot
+# Whether a guest runs on KVM, by one that does nothing but stop: many virtual machines have a /dev/kvm on
+# which no guest starts, or each hangs. mov al, 0x10; out 0xf4, al; hlt: qemu exits with 0x10 << 1 | 1.
+kvm_works() {
+  [ "$(debian_arch)/$(uname -m)" = amd64/x86_64 ] && [ -w /dev/kvm ] || return 1
+  printf '\xb0\x10\xe6\xf4\xf4\xeb\xfd' >"$work/boot"
+  truncate -s 510 "$work/boot"
+  printf '\x55\xaa' >>"$work/boot"
+  local status=0
+  timeout -k 1 10 "${qemu[0]}" -accel kvm -cpu host -m 64 -nodefaults -display none -no-reboot \
+    -device isa-debug-exit,iobase=0xf4,iosize=1 -drive "format=raw,file=$work/boot,if=ide" \
+    </dev/null >/dev/null 2>&1 || status=$?
+  [ "$status" = 33 ]
+}
+
+# The shell's own line on a program that was aborted goes with the rest.
+accel=${VM_ACCEL:-$( (kvm_works && echo kvm || echo tcg) 2>/dev/null)}
+[ "$accel" = kvm ] && qemu+=(-accel kvm -cpu host) || qemu+=(-accel "tcg,thread=multi" -cpu "$cpu")
+qemu+=(-smp 2 -m 1024 -nodefaults -display none -no-reboot -net none -snapshot
   -kernel "$kernel" -drive "if=none,id=r,format=raw,file=$work/root.ext4" -device "nvme,drive=r,serial=r"
   -append "console=$(terminal) panic=-1 quiet nokaslr root=/dev/nvme0n1 rootwait rootfstype=ext4 rw init=/vm-init")
 read -r -a more <<<"${VM_QEMU-}"

@@ -54,6 +54,7 @@ class Guest:
                 "PATH": f"{self.folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin",
                 "ARCH": "amd64",
                 "VM_TIMEOUT": "30",
+                "VM_ACCEL": "tcg",
                 **environment,
             },
             stderr=subprocess.PIPE,
@@ -148,6 +149,18 @@ def test_two_at_once_do_not_meet(guest: Guest, tmp_path: Path) -> None:
     guest.qemu("sleep 0.5; echo 'JOBRC 0'")
     others = [guest.start() for _ in range(2)]
     assert [other.wait(timeout=60) for other in others] == [0, 0]
+
+
+@pytest.mark.skipif(
+    os.uname().machine != "x86_64" or not os.access("/dev/kvm", os.W_OK), reason="there is no /dev/kvm"
+)
+@pytest.mark.parametrize(
+    ("probe", "accelerator"), [(33, "kvm"), (0, "tcg,thread=multi"), (134, "tcg,thread=multi")]
+)
+def test_kvm_is_used_where_a_guest_was_seen_to_run_on_it(guest: Guest, probe: int, accelerator: str) -> None:
+    guest.qemu(f'case "$*" in *isa-debug-exit*) exit {probe} ;; esac; echo "$*"; echo "JOBRC 0"')
+    assert guest.run(VM_ACCEL="") == (0, "")
+    assert f"-accel {accelerator} " in guest.console.read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"no kernel", bytes(2000), b"\x1f\x8b" + bytes(600)])
