@@ -4,7 +4,8 @@
 #include "events.h"
 
 /* finish_trace completes the record and sends it: the body of unwind_stop. */
-INLINE void finish_trace(void *ctx, PerCPURecord *record) {
+INLINE void finish_trace(void *ctx, const Walk *walk) {
+  PerCPURecord *record = walk->record;
   Trace *trace = &record->trace;
   UnwindState *state = &record->state;
 
@@ -13,7 +14,7 @@ INLINE void finish_trace(void *ctx, PerCPURecord *record) {
     increment_metric(metricID_ErrEmptyStack);
   }
   if (state->unwind_error != ERR_OK)
-    push_error(trace, state->unwind_error);
+    push_error(walk, state->unwind_error);
 
   if (state->error_metric == metricID_UnwindNativeErrWrongTextSection) {
     /* Code we know nothing of: a mapping made since user space looked. */
@@ -24,14 +25,14 @@ INLINE void finish_trace(void *ctx, PerCPURecord *record) {
     increment_metric(state->error_metric);
 
   if (trace->stack_len == 1 && trace->kernel_stack_id < 0 &&
-      (trace->frames[0].kind & FRAME_MARKER_ERROR_BIT)) {
+      (walk->frames[0].kind & FRAME_MARKER_ERROR_BIT)) {
     const SystemConfig *config = map_element(&system_config, 0);
     if (config && config->drop_error_only_traces) {
       increment_counter(COUNTER_DROPPED_ERROR_ONLY);
       return;
     }
   }
-  send_trace(ctx, trace);
+  send_trace(ctx, walk);
 }
 
 /*
@@ -56,5 +57,6 @@ INLINE void tail_call(void *ctx, PerCPURecord *record, u32 next) {
       record->state.unwind_error = ERR_UNREACHABLE;
     bpf_tail_call(ctx, &progs, PROG_UNWIND_STOP);
   }
-  finish_trace(ctx, record);
+  const Walk walk = chain_walk(record);
+  finish_trace(ctx, &walk);
 }

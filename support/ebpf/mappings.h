@@ -13,7 +13,8 @@ enum { SMALL_PC = 0x1000 };
  * resolve_unwind_mapping fills text_section_* of the state for its pc and names the program that
  * user space has set for that mapping.
  */
-INLINE ErrorCode resolve_unwind_mapping(PerCPURecord *record, u32 *unwinder) {
+INLINE ErrorCode resolve_unwind_mapping(const Walk *walk, u32 *unwinder) {
+  PerCPURecord *record = walk->record;
   UnwindState *state = &record->state;
   u64 pc = state->pc;
 
@@ -32,27 +33,62 @@ INLINE ErrorCode resolve_unwind_mapping(PerCPURecord *record, u32 *unwinder) {
   key.prefixLen = BIT_WIDTH_PID + BIT_WIDTH_PAGE;
   key.pid = HOST_TO_BE32(record->trace.pid);
   /* A return address may be the first byte behind its mapping: look up the call. */
-  key.page = HOST_TO_BE64(pc - (state->return_address ? 1 : 0));
-  const PIDPageMappingInfo *mapping = bpf_map_lookup_elem(&pid_page_to_mapping_info, &key);
-  if (!mapping) {
-    DEBUG_PRINT("no mapping for pc %llx", pc);
-    state->error_metric = metricID_UnwindNativeErrWrongTextSection;
-    return ERR_NATIVE_NO_PID_PAGE_MAPPING;
+  u64 call = pc - (state->return_address ? 1 : 0);
+  key.page = HOST_TO_BE64(call);
+  u64 file_id = 0;
+  u64 packed = 0;
+#ifndef RUBYUNWIND_LEGACY
+  if (walk->mapping) {
+    NativeMapping *last = &walk->mapping->mapping;
+    if (call - last->start >= last->end - last->start) {
+      const NativeMapping *mapping = bpf_map_lookup_elem(&pid_mappings, &key);
+      if (!mapping)
+        goto unmapped;
+      *last = *mapping;
+      const OffsetRange *range = bpf_map_lookup_elem(&interpreter_offsets, &last->file_id);
+      if (range)
+        walk->mapping->interpreter = *range;
+      else
+        walk->mapping->interpreter.program_index = PROG_UNWIND_STOP;
+    }
+    file_id = last->file_id;
+    packed = last->bias_and_unwind_program;
+    goto found;
   }
-  u64 packed = mapping->bias_and_unwind_program;
+#endif
+  const PIDPageMappingInfo *mapping = bpf_map_lookup_elem(&pid_page_to_mapping_info, &key);
+  if (!mapping)
+    goto unmapped;
+  file_id = mapping->file_id;
+  packed = mapping->bias_and_unwind_program;
+  goto found;
+
+unmapped:
+  DEBUG_PRINT("no mapping for pc %llx", pc);
+  state->error_metric = metricID_UnwindNativeErrWrongTextSection;
+  return ERR_NATIVE_NO_PID_PAGE_MAPPING;
+
+found:
   state->text_section_bias = packed & 0x00ffffffffffffffULL;
   *unwinder = packed >> 56;
-  state->text_section_id = mapping->file_id;
+  state->text_section_id = file_id;
   state->text_section_offset = pc - state->text_section_bias;
   return ERR_OK;
 }
 
 /* The interpreter whose loop the pc is in, unless that unwinder has nothing more to give. */
-INLINE u32 get_next_interpreter(PerCPURecord *record) {
+INLINE u32 get_next_interpreter(const Walk *walk) {
+  PerCPURecord *record = walk->record;
   UnwindState *state = &record->state;
   u64 file_id = state->text_section_id;
   u64 offset = state->text_section_offset - (state->return_address ? 1 : 0);
-  const OffsetRange *range = bpf_map_lookup_elem(&interpreter_offsets, &file_id);
+  const OffsetRange *range = NULL;
+  if (walk->mapping) {
+    if (walk->mapping->interpreter.program_index != PROG_UNWIND_STOP)
+      range = &walk->mapping->interpreter;
+  } else {
+    range = bpf_map_lookup_elem(&interpreter_offsets, &file_id);
+  }
   if (range && offset >= range->lower_offset && offset <= range->upper_offset) {
     u32 program = range->program_index;
     if (!unwinder_is_done(record, program)) {
@@ -64,18 +100,19 @@ INLINE u32 get_next_interpreter(PerCPURecord *record) {
 }
 
 /* Who unwinds the frame that a native step led to. */
-INLINE ErrorCode get_next_unwinder_after_native_frame(PerCPURecord *record, u32 *unwinder) {
+INLINE ErrorCode get_next_unwinder_after_native_frame(const Walk *walk, u32 *unwinder) {
+  PerCPURecord *record = walk->record;
   *unwinder = PROG_UNWIND_STOP;
   if (record->state.pc == 0) {
     record->state.error_metric = metricID_UnwindErrZeroPC;
     return ERR_NATIVE_ZERO_PC;
   }
   u32 next = PROG_UNWIND_STOP;
-  ErrorCode error = resolve_unwind_mapping(record, &next);
+  ErrorCode error = resolve_unwind_mapping(walk, &next);
   if (error)
     return error;
   if (next == PROG_UNWIND_NATIVE)
-    next = get_next_interpreter(record);
+    next = get_next_interpreter(walk);
   *unwinder = next;
   return ERR_OK;
 }

@@ -129,6 +129,43 @@ STACK_DELTA_BUCKET(23);
 HASH_MAP(ruby_tls, BPF_MAP_TYPE_HASH, 1024, u32, RubyTLSInfo);
 HASH_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, NUM_COUNTERS, u32, u64);
 
+#ifndef RUBYUNWIND_LEGACY
+/* The walker's: a record and a cache for each CPU (set by the loader; too large for a per-CPU map).
+ */
+HASH_MAP(walk_records, BPF_MAP_TYPE_ARRAY, 1, u32, WalkRecord);
+HASH_MAP(iseq_cache, BPF_MAP_TYPE_ARRAY, 1, u32, IseqCache);
+HASH_MAP(walker_config, BPF_MAP_TYPE_ARRAY, 1, u32, WalkerConfig);
+
+struct {
+  MAP_UINT(type, BPF_MAP_TYPE_LPM_TRIE);
+  MAP_UINT(max_entries, 1 << 19);
+  MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+  MAP_TYPE(key, PIDPage);
+  MAP_TYPE(value, NativeMapping);
+} pid_mappings SEC(".maps");
+
+/*
+ * The rows of all files, one behind the other, two to an element (arrays round elements up to eight
+ * bytes), and the pages of 512 bytes that lead to them: what a row search takes is an index, not a
+ * search.
+ */
+struct {
+  MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+  MAP_UINT(max_entries, 1 << 21);
+  MAP_UINT(map_flags, BPF_F_MMAPABLE);
+  MAP_TYPE(key, u32);
+  MAP_TYPE(value, u64);
+} flat_rows SEC(".maps");
+
+struct {
+  MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+  MAP_UINT(max_entries, 1 << 19);
+  MAP_UINT(map_flags, BPF_F_MMAPABLE);
+  MAP_TYPE(key, u32);
+  MAP_TYPE(value, FlatPage);
+} flat_pages SEC(".maps");
+#endif
+
 /* Which processes are sampled, if not all; FollowFlag bits. */
 HASH_MAP(followed_pids, BPF_MAP_TYPE_HASH, 65536, u32, u32);
 

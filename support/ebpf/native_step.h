@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* One native frame: push it, find its row in the unwind tables, compute the caller's registers. */
 #pragma once
+#include "flat_rows.h"
 #include "mappings.h"
 #include "stack_deltas.h"
+#include "windows.h"
 
 /* Values a rule yields; 0 stands for "not known". */
 
@@ -36,7 +38,8 @@ INLINE u64 base_of_rule(const UnwindState *state, u64 cfa, u8 opcode, s32 param)
   return 0;
 }
 
-INLINE u64 evaluate_rule(const UnwindState *state, u64 cfa, u8 opcode, s32 param) {
+INLINE u64 evaluate_rule(const Walk *walk, u64 cfa, u8 opcode, s32 param) {
+  const UnwindState *state = &walk->record->state;
   u64 base = base_of_rule(state, cfa, opcode, param);
   if (!base)
     return 0;
@@ -50,7 +53,7 @@ INLINE u64 evaluate_rule(const UnwindState *state, u64 cfa, u8 opcode, s32 param
   s64 before = param & ~UNWIND_DEREF_MASK;
   s64 after = (param & UNWIND_DEREF_MASK) * UNWIND_DEREF_MULTIPLIER;
   u64 value = 0;
-  if (read_user(&value, sizeof(value), base + before))
+  if (read_stack_word(walk, &value, base + before))
     return 0;
   return value + after;
 }
@@ -92,17 +95,17 @@ INLINE u64 plt_cfa(const UnwindState *state) {
   return state->sp + 8 + (((state->pc & 15) >= 11) ? 8 : 0);
 }
 
-INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 param) {
-  UnwindState *state = &record->state;
-  u64 cfa = rule ? evaluate_rule(state, 0, rule->opcode, param) : plt_cfa(state);
+INLINE ErrorCode step_by_rule(const Walk *walk, const UnwindInfo *rule, s32 param) {
+  UnwindState *state = &walk->record->state;
+  u64 cfa = rule ? evaluate_rule(walk, 0, rule->opcode, param) : plt_cfa(state);
   u64 pc = 0;
-  if (!cfa || read_user(&pc, sizeof(pc), cfa - 8))
+  if (!cfa || read_stack_word(walk, &pc, cfa - 8))
     goto unreadable;
   if (rule) {
-    u64 saved = evaluate_rule(state, cfa, rule->fpOpcode, rule->fpParam);
+    u64 saved = evaluate_rule(walk, cfa, rule->fpOpcode, rule->fpParam);
     if (saved) {
       u64 fp = 0;
-      if (read_user(&fp, sizeof(fp), saved))
+      if (read_stack_word(walk, &fp, saved))
         goto unreadable;
       state->fp = fp;
     } else if (rule->opcode == UNWIND_OPCODE_BASE_FP) {
@@ -156,14 +159,14 @@ INLINE u64 strip_pac(u64 address) {
  * always eight bytes above a base, it is the second half of a frame record: the caller's frame
  * pointer lies below it.
  */
-INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 param) {
-  UnwindState *state = &record->state;
+INLINE ErrorCode step_by_rule(const Walk *walk, const UnwindInfo *rule, s32 param) {
+  UnwindState *state = &walk->record->state;
   if (!rule) { /* no PLT command here: its entries keep the return address in lr */
     increment_metric(metricID_UnwindNativeErrStackDeltaInvalid);
     return ERR_NATIVE_STACK_DELTA_INVALID;
   }
   u64 pc = 0;
-  u64 cfa = evaluate_rule(state, 0, rule->opcode, param);
+  u64 cfa = evaluate_rule(walk, 0, rule->opcode, param);
   if (!cfa)
     goto unreadable;
   if (rule->fpOpcode == UNWIND_OPCODE_BASE_LR) {
@@ -179,12 +182,12 @@ INLINE ErrorCode step_by_rule(PerCPURecord *record, const UnwindInfo *rule, s32 
     pc = state->lr;
   } else {
     u8 opcode = rule->fpOpcode;
-    u64 saved = evaluate_rule(state, cfa, opcode & ~UNWIND_OPCODEF_FRAME, rule->fpParam);
-    if (!saved || read_user(&pc, sizeof(pc), saved))
+    u64 saved = evaluate_rule(walk, cfa, opcode & ~UNWIND_OPCODEF_FRAME, rule->fpParam);
+    if (!saved || read_stack_word(walk, &pc, saved))
       goto unreadable;
     u64 fp = 0;
     if (((opcode & UNWIND_OPCODEF_FRAME) || rule->fpParam == 8) &&
-        !read_user(&fp, sizeof(fp), saved - 8))
+        !read_stack_word(walk, &fp, saved - 8))
       state->fp = fp;
   }
   state->pc = strip_pac(pc);
@@ -201,13 +204,20 @@ unreadable:
 #endif
 
 /* step_out_of_frame replaces the state's registers by those of the caller; *stop: there is none. */
-INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
+INLINE ErrorCode step_out_of_frame(const Walk *walk, bool *stop) {
+  PerCPURecord *record = walk->record;
   UnwindState *state = &record->state;
   u32 info = 0;
   u32 distance = 0;
   u64 offset = state->text_section_offset - (state->return_address ? 1 : 0);
-  ErrorCode error = find_stack_delta(&record->rubyUnwindScratch.row_search, state->text_section_id,
-                                     offset, &info, &distance);
+  ErrorCode error = ERR_OK;
+#ifndef RUBYUNWIND_LEGACY
+  if (walk->mapping)
+    error = find_flat_row(walk, offset, &info, &distance);
+  else
+#endif
+    error = find_stack_delta(&record->rubyUnwindScratch.row_search, state->text_section_id, offset,
+                             &info, &distance);
   if (error)
     return error;
 
@@ -220,7 +230,7 @@ INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
     case UNWIND_COMMAND_SIGNAL:
       return step_signal_frame(record);
     case UNWIND_COMMAND_PLT:
-      return step_by_rule(record, NULL, 0);
+      return step_by_rule(walk, NULL, 0);
     default:
       DEBUG_PRINT("invalid row for %llx of file %llx", offset, state->text_section_id);
       increment_metric(metricID_UnwindNativeErrStackDeltaInvalid);
@@ -238,7 +248,7 @@ INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
   u8 merge = rule->mergeOpcode;
   if (merge && distance >= (merge & ~(u32)MERGEOPCODE_NEGATIVE))
     param = (s32)((u32)param + ((merge & MERGEOPCODE_NEGATIVE) ? -8 : 8));
-  return step_by_rule(record, rule, param);
+  return step_by_rule(walk, rule, param);
 }
 
 /*
@@ -246,26 +256,27 @@ INLINE ErrorCode step_out_of_frame(PerCPURecord *record, bool *stop) {
  * the next one: PROG_UNWIND_NATIVE again, an interpreter, or PROG_UNWIND_STOP at the root or with
  * an error.
  */
-INLINE ErrorCode native_step(PerCPURecord *record, u32 *unwinder) {
+INLINE ErrorCode native_step(const Walk *walk, u32 *unwinder) {
+  PerCPURecord *record = walk->record;
   UnwindState *state = &record->state;
   Trace *trace = &record->trace;
   *unwinder = PROG_UNWIND_STOP;
 
   increment_metric(metricID_UnwindNativeAttempts);
-  ErrorCode error = push_with_max_frames(trace, state->text_section_id, state->text_section_offset,
-                                         FRAME_MARKER_NATIVE, state->return_address, 0,
-                                         MAX_NON_ERROR_FRAME_UNWINDS);
+  ErrorCode error =
+      push_with_max_frames(walk, state->text_section_id, state->text_section_offset,
+                           FRAME_MARKER_NATIVE, state->return_address, 0, walk->max_frames - 1);
   if (error)
     return error;
   increment_metric(metricID_UnwindNativeFrames);
 
   bool stop = false;
-  error = step_out_of_frame(record, &stop);
+  error = step_out_of_frame(walk, &stop);
   if (error)
     return error;
   if (stop) {
     trace->flags |= TRACE_NATIVE_ROOT;
     return ERR_OK;
   }
-  return get_next_unwinder_after_native_frame(record, unwinder);
+  return get_next_unwinder_after_native_frame(walk, unwinder);
 }

@@ -16,9 +16,11 @@ typedef _Bool bool;
 #define true 1
 #define false 0
 #define NULL ((void *)0)
+#define offsetof(type, member) __builtin_offsetof(type, member)
 #else
 #include <linux/types.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 typedef uint8_t u8;
 typedef uint16_t u16;

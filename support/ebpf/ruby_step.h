@@ -3,6 +3,7 @@
 #pragma once
 #include "mappings.h"
 #include "task.h"
+#include "windows.h"
 
 /* Frame flags in ep[0] and their values: vm_core.h, VM_FRAME_MAGIC_*, VM_FRAME_FLAG_*,
  * VM_ENV_FLAG_LOCAL. The same from Ruby 2.5 to 4.0. */
@@ -61,7 +62,8 @@ INLINE u64 ec_from_globals(const RubyProcInfo *ruby) {
 }
 
 /* ruby_enter makes the newest control frame of an execution context the one to unwind next. */
-INLINE ErrorCode ruby_enter(PerCPURecord *record, const RubyProcInfo *ruby, u64 ec) {
+INLINE ErrorCode ruby_enter(const Walk *walk, const RubyProcInfo *ruby, u64 ec) {
+  PerCPURecord *record = walk->record;
   u64 vm_stack = 0;
   u64 vm_stack_size = 0; /* in VALUEs */
   u64 cfp = 0;
@@ -83,6 +85,10 @@ INLINE ErrorCode ruby_enter(PerCPURecord *record, const RubyProcInfo *ruby, u64 
    * it. */
   record->rubyUnwindState.stack_ptr = (void *)cfp;
   record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
+  if (walk->windows) {
+    walk->windows->vm_stack = vm_stack;
+    walk->windows->vm_stack_end = end;
+  }
   return ERR_OK;
 }
 
@@ -90,8 +96,8 @@ INLINE ErrorCode ruby_enter(PerCPURecord *record, const RubyProcInfo *ruby, u64 
  * ruby_start finds the stack of the sampled thread. *ec stays 0 where it has none: then there are
  * no Ruby frames, and never those of another thread.
  */
-INLINE ErrorCode ruby_start(PerCPURecord *record, const RubyProcInfo *ruby, u64 *ec) {
-  Trace *trace = &record->trace;
+INLINE ErrorCode ruby_start(const Walk *walk, const RubyProcInfo *ruby, u64 *ec) {
+  Trace *trace = &walk->record->trace;
   const RubyTLSInfo *tls = map_element(&ruby_tls, trace->pid);
   if (tls && tls->kind != RUBY_TLS_NONE) {
     *ec = ec_from_tls(tls);
@@ -108,55 +114,92 @@ INLINE ErrorCode ruby_start(PerCPURecord *record, const RubyProcInfo *ruby, u64 
     return ERR_OK;
   }
 
-  return ruby_enter(record, ruby, *ec);
+  return ruby_enter(walk, ruby, *ec);
 }
 
-/* The word at `offset` of the control frame in the record. */
-INLINE u64 control_frame_word(const RubyUnwindScratchSpace *scratch, u8 offset) {
-  return scratch->control_frame[(offset >> 3) & 31];
+/* Looks for the method entry in the environment that is in the record; false when the search is
+ * over. */
+INLINE bool find_method_entry(const Walk *walk, u64 *method_entry) {
+  const u64 *env = walk->record->rubyUnwindScratch.env;
+  if (env[ENV_FLAGS] & (RUBY_ENV_FLAG_LOCAL | RUBY_FRAME_FLAG_BMETHOD)) {
+    *method_entry = env[ENV_ME_CREF] & 0xffffffffffffULL;
+    return false;
+  }
+  u64 parent = env[ENV_SPECVAL] & ~3ULL;
+  return parent && !load_env(walk, parent - 16);
 }
 
 /*
  * The method entry that a frame belongs to: ep[-2] of the local environment, or of a block that
  * define_method has made a method; 0 if none is near. May be a cref: user space looks at its type.
  */
-INLINE u64 method_entry_of(RubyUnwindScratchSpace *scratch) {
-  UNROLL
-  for (int i = 0; i < RUBY_ENV_DEPTH; i++) {
-    if (scratch->env[ENV_FLAGS] & (RUBY_ENV_FLAG_LOCAL | RUBY_FRAME_FLAG_BMETHOD))
-      return scratch->env[ENV_ME_CREF] & 0xffffffffffffULL;
-    u64 parent = scratch->env[ENV_SPECVAL] & ~3ULL;
-    if (!parent || read_user(scratch->env, sizeof(scratch->env), parent - 16))
-      return 0;
-  }
-  return 0;
+INLINE u64 method_entry_of(const Walk *walk) {
+  u64 method_entry = 0;
+  bool searching = true;
+  UNROLL_LEGACY
+  for (int i = 0; i < RUBY_ENV_DEPTH; i++)
+    if (searching)
+      searching = find_method_entry(walk, &method_entry);
+  return method_entry;
 }
 
-/*
- * ruby_frame pushes the Ruby frame in the record's scratch. A pc outside its iseq is not reported
- * (compiled code leaves it unset until its first call): the frame goes without.
- */
-INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 iseq, u64 pc) {
-  u64 body = 0;
+/* The body of an instruction sequence, and whether a pc lies in its code; from the cache if it
+ * does. */
+INLINE ErrorCode ruby_body(const Walk *walk, const RubyProcInfo *ruby, u64 iseq, u64 pc, u64 *body,
+                           bool *inside) {
+  IseqCacheEntry *entry = NULL;
+#ifndef RUBYUNWIND_LEGACY
+  if (walk->cache) {
+    /* Fibonacci hashing: the top bits of the product. */
+    u64 index = (iseq * 0x9e3779b97f4a7c15ULL) >> 32;
+    entry = &walk->cache->entries[index & (ISEQ_CACHE_ENTRIES - 1)];
+    if (entry->iseq == iseq && entry->pid == walk->record->trace.pid &&
+        pc - entry->encoded <= entry->bytes) {
+      *body = entry->body;
+      *inside = true;
+      return ERR_OK;
+    }
+  }
+#endif
   u64 encoded = 0;
   u32 size = 0; /* in VALUEs */
-  if (read_user(&body, sizeof(body), iseq + ruby->body)) {
+  if (read_user(body, sizeof(*body), iseq + ruby->body)) {
     increment_metric(metricID_UnwindRubyErrReadIseqBody);
     return ERR_RUBY_READ_ISEQ_BODY;
   }
-  if (read_user(&encoded, sizeof(encoded), body + ruby->iseq_encoded)) {
+  if (read_user(&encoded, sizeof(encoded), *body + ruby->iseq_encoded)) {
     increment_metric(metricID_UnwindRubyErrReadIseqEncoded);
     return ERR_RUBY_READ_ISEQ_ENCODED;
   }
-  if (read_user(&size, sizeof(size), body + ruby->iseq_size)) {
+  if (read_user(&size, sizeof(size), *body + ruby->iseq_size)) {
     increment_metric(metricID_UnwindRubyErrReadIseqSize);
     return ERR_RUBY_READ_ISEQ_SIZE;
   }
-  if (pc - encoded > (u64)size * ruby->size_of_value)
-    pc = 0;
-  u64 method_entry = method_entry_of(&record->rubyUnwindScratch);
-  ErrorCode error = push_with_max_frames(&record->trace, body, pc, FRAME_MARKER_RUBY, 0,
-                                         method_entry, MAX_NON_ERROR_FRAME_UNWINDS);
+  u64 bytes = (u64)size * ruby->size_of_value;
+  *inside = pc - encoded <= bytes;
+  if (entry && *inside && bytes <= 0xffffffff) {
+    entry->iseq = iseq;
+    entry->body = *body;
+    entry->encoded = encoded;
+    entry->bytes = bytes;
+    entry->pid = walk->record->trace.pid;
+  }
+  return ERR_OK;
+}
+
+/*
+ * ruby_frame pushes the Ruby frame whose environment is in the record. A pc outside its iseq is not
+ * reported (compiled code leaves it unset until its first call): the frame goes without.
+ */
+INLINE ErrorCode ruby_frame(const Walk *walk, const RubyProcInfo *ruby, u64 iseq, u64 pc) {
+  u64 body = 0;
+  bool inside = false;
+  ErrorCode error = ruby_body(walk, ruby, iseq, pc, &body, &inside);
+  if (error)
+    return error;
+  u64 method_entry = method_entry_of(walk);
+  error = push_with_max_frames(walk, body, inside ? pc : 0, FRAME_MARKER_RUBY, 0, method_entry,
+                               walk->max_frames - 1);
   if (!error)
     increment_metric(metricID_UnwindRubyFrames);
   return error;
@@ -168,7 +211,8 @@ INLINE ErrorCode ruby_frame(PerCPURecord *record, const RubyProcInfo *ruby, u64 
  * with the FINISH flag, or at the base of the stack; else it stays PROG_UNWIND_RUBY. When the
  * native walk is over already (TRACE_NATIVE_ROOT) all frames that are left come in one go.
  */
-INLINE ErrorCode ruby_step(PerCPURecord *record, const RubyProcInfo *ruby, u32 *unwinder) {
+INLINE ErrorCode ruby_step(const Walk *walk, const RubyProcInfo *ruby, u32 *unwinder) {
+  PerCPURecord *record = walk->record;
   RubyUnwindState *state = &record->rubyUnwindState;
   RubyUnwindScratchSpace *scratch = &record->rubyUnwindScratch;
   u64 cfp = (u64)state->stack_ptr;
@@ -178,14 +222,16 @@ INLINE ErrorCode ruby_step(PerCPURecord *record, const RubyProcInfo *ruby, u32 *
   *unwinder = PROG_UNWIND_STOP;
   if (cfp > last)
     goto base;
-  if (read_user(scratch->control_frame, ruby->size_of_control_frame_struct, cfp)) {
+  u64 size = ruby->size_of_control_frame_struct;
+  u64 place = 0;
+  if (load_control_frame(walk, cfp, size, last + size, &place)) {
     increment_metric(metricID_UnwindRubyErrReadCfp);
     return ERR_RUBY_READ_CFP;
   }
-  u64 pc = control_frame_word(scratch, ruby->pc);
-  u64 iseq = control_frame_word(scratch, ruby->iseq);
-  u64 ep = control_frame_word(scratch, ruby->ep);
-  if (read_user(scratch->env, sizeof(scratch->env), ep - 16)) {
+  u64 pc = control_frame_word(walk, place, ruby->pc);
+  u64 iseq = control_frame_word(walk, place, ruby->iseq);
+  u64 ep = control_frame_word(walk, place, ruby->ep);
+  if (load_env(walk, ep - 16)) {
     increment_metric(metricID_UnwindRubyErrReadEp);
     return ERR_RUBY_READ_EP;
   }
@@ -194,19 +240,19 @@ INLINE ErrorCode ruby_step(PerCPURecord *record, const RubyProcInfo *ruby, u32 *
   u64 magic = flags & RUBY_FRAME_MAGIC_MASK;
   if (magic == RUBY_FRAME_MAGIC_CFUNC) {
     u64 method_entry = scratch->env[ENV_ME_CREF] & 0xffffffffffffULL;
-    ErrorCode error = push(&record->trace, method_entry, 0, FRAME_MARKER_RUBY_CFUNC);
+    ErrorCode error = push(walk, method_entry, 0, FRAME_MARKER_RUBY_CFUNC);
     if (error)
       return error;
     increment_metric(metricID_UnwindRubyFrames);
   } else if (iseq && (pc || (magic != RUBY_FRAME_MAGIC_IFUNC && magic != RUBY_FRAME_MAGIC_DUMMY))) {
-    ErrorCode error = ruby_frame(record, ruby, iseq, pc);
+    ErrorCode error = ruby_frame(walk, ruby, iseq, pc);
     if (error)
       return error;
   } /* else a block made of a C function, or a dummy: Ruby shows neither */
 
   if (cfp == last)
     goto base;
-  state->stack_ptr = (void *)(cfp + ruby->size_of_control_frame_struct);
+  state->stack_ptr = (void *)(cfp + size);
   *unwinder = PROG_UNWIND_RUBY;
   if ((flags & RUBY_FRAME_FLAG_FINISH) && ruby->version >= RUBY_VERSION_2_6 &&
       !(record->trace.flags & TRACE_NATIVE_ROOT))

@@ -8,7 +8,8 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* push_kernel_stack puts kernel frames into the record itself; they are its first. */
-INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
+INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, const Walk *walk) {
+  Trace *trace = &walk->record->trace;
   struct kernel_stack *stack = map_element(&kernel_stack_scratch, 0);
   if (!stack)
     return;
@@ -17,7 +18,7 @@ INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
     return;
   UNROLL_LEGACY
   for (u32 i = 0; i < PERF_MAX_STACK_DEPTH; i++) /* all that a trace has room for */
-    trace->frames[i] = (Frame){.addr_or_line = stack->pcs[i], .kind = FRAME_MARKER_KERNEL};
+    walk->frames[i] = (Frame){.addr_or_line = stack->pcs[i], .kind = FRAME_MARKER_KERNEL};
   trace->stack_len = (u64)bytes / sizeof(u64);
   trace->flags |= TRACE_KERNEL_INLINE;
 }
@@ -27,37 +28,39 @@ INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
  * keeps what is there when two stacks collide, so an id never changes its meaning; the newcomer's
  * frames travel in its own record instead.
  */
-INLINE void collect_kernel_stack(struct bpf_perf_event_data *ctx, Trace *trace) {
+INLINE void collect_kernel_stack(struct bpf_perf_event_data *ctx, const Walk *walk) {
+  Trace *trace = &walk->record->trace;
   enum { EEXIST = 17 };
   long id = bpf_get_stackid(ctx, &kernel_stackmap, 0);
   if (id == -EEXIST) {
     increment_counter(COUNTER_KERNEL_STACK_COLLISION);
-    push_kernel_stack(ctx, trace);
+    push_kernel_stack(ctx, walk);
     id = -1;
   }
   trace->kernel_stack_id = id;
 }
 
-SEC("perf_event")
-int native_tracer_entry(struct bpf_perf_event_data *ctx) {
-  u64 id = bpf_get_current_pid_tgid();
+/* begin_sample counts a sample and says whether its stack is to be taken: not of a process that
+ * user space has yet to register, and is told about. */
+INLINE bool begin_sample(struct bpf_perf_event_data *ctx, u64 id) {
   u32 pid = id >> 32;
   if (pid == 0 || !is_followed(pid))
-    return 0;
+    return false;
   increment_counter(COUNTER_SAMPLES);
+  if (pid_information_exists(pid))
+    return true;
+  increment_counter(COUNTER_UNKNOWN_PID);
+  if (report_pid(ctx, pid, true))
+    increment_metric(metricID_NumProcNew);
+  return false;
+}
 
-  PerCPURecord *record = get_pristine_per_cpu_record();
-  if (!record)
-    return -1;
-  if (!pid_information_exists(pid)) {
-    increment_counter(COUNTER_UNKNOWN_PID);
-    if (report_pid(ctx, pid, true))
-      increment_metric(metricID_NumProcNew);
-    return 0;
-  }
-
+/* begin_trace fills the head of a trace and returns the unwinder of the innermost user frame. */
+INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id) {
+  PerCPURecord *record = walk->record;
+  make_pristine(record);
   Trace *trace = &record->trace;
-  trace->pid = pid;
+  trace->pid = id >> 32;
   trace->tid = id & 0xffffffff;
   trace->ktime = bpf_ktime_get_ns();
   trace->origin = TRACE_ORIGIN_SAMPLING;
@@ -65,7 +68,10 @@ int native_tracer_entry(struct bpf_perf_event_data *ctx) {
     increment_metric(metricID_ErrBPFCurrentComm);
   if (!is_user_mode(&ctx->regs)) {
     trace->flags |= TRACE_KERNEL_MODE;
-    collect_kernel_stack(ctx, trace);
+    if (walk->windows) /* a deep trace has room for them */
+      push_kernel_stack(ctx, walk);
+    else
+      collect_kernel_stack(ctx, walk);
   }
 
   u32 unwinder = PROG_UNWIND_STOP;
@@ -73,12 +79,24 @@ int native_tracer_entry(struct bpf_perf_event_data *ctx) {
   ErrorCode error = get_user_registers(ctx, &record->state, &found);
   if (!error) {
     if (found)
-      error = get_next_unwinder_after_native_frame(record, &unwinder);
+      error = get_next_unwinder_after_native_frame(walk, &unwinder);
     else
       increment_counter(COUNTER_NO_USER_REGS);
   }
   record->state.unwind_error = error;
-  tail_call(ctx, record, unwinder);
+  return unwinder;
+}
+
+SEC("perf_event")
+int native_tracer_entry(struct bpf_perf_event_data *ctx) {
+  u64 id = bpf_get_current_pid_tgid();
+  if (!begin_sample(ctx, id))
+    return 0;
+  PerCPURecord *record = get_per_cpu_record();
+  if (!record)
+    return -1;
+  const Walk walk = chain_walk(record);
+  tail_call(ctx, record, begin_trace(ctx, &walk, id));
   return 0;
 }
 
@@ -105,13 +123,15 @@ enum { NATIVE_STEPS_PER_RUN = MAX_FRAME_UNWINDS, RUBY_STEPS_PER_RUN = FRAMES_PER
 NATIVE_STEP int take_native_step(void) {
   u32 unwinder = PROG_UNWIND_STOP;
   PerCPURecord *record = get_per_cpu_record();
-  if (record)
-    record->state.unwind_error = native_step(record, &unwinder);
+  if (record) {
+    const Walk walk = chain_walk(record);
+    record->state.unwind_error = native_step(&walk, &unwinder);
+  }
   return unwinder;
 }
 
-/* What comes after native frames that led to `unwinder`. */
-INLINE void leave_native(void *ctx, PerCPURecord *record, u32 unwinder) {
+/* leave_native returns what comes after native frames that led to `unwinder`. */
+INLINE u32 leave_native(PerCPURecord *record, u32 unwinder) {
   Trace *trace = &record->trace;
   if (record->state.unwind_error == ERR_NATIVE_ZERO_PC)
     trace->flags |= TRACE_NATIVE_ROOT;
@@ -120,7 +140,7 @@ INLINE void leave_native(void *ctx, PerCPURecord *record, u32 unwinder) {
   if ((trace->flags & TRACE_NATIVE_ROOT) && (trace->flags & TRACE_RUBY_MET) &&
       !unwinder_is_done(record, PROG_UNWIND_RUBY))
     unwinder = PROG_UNWIND_RUBY;
-  tail_call(ctx, record, unwinder);
+  return unwinder;
 }
 
 SEC("perf_event")
@@ -135,7 +155,7 @@ int unwind_native(struct bpf_perf_event_data *ctx) {
     if (unwinder != PROG_UNWIND_NATIVE)
       break;
   }
-  leave_native(ctx, record, unwinder);
+  tail_call(ctx, record, leave_native(record, unwinder));
   return 0;
 }
 
@@ -154,55 +174,69 @@ int unwind_native_long(struct bpf_perf_event_data *ctx) {
     if (unwinder != PROG_UNWIND_NATIVE)
       break;
   }
-  leave_native(ctx, record, unwinder);
+  tail_call(ctx, record, leave_native(record, unwinder));
   return 0;
 }
 
 #endif
+
+/*
+ * begin_ruby begins, or goes on with, the Ruby stack of the sampled thread. Returns
+ * PROG_UNWIND_RUBY if there is a control frame to step to, else who goes on; the error is in the
+ * record.
+ */
+INLINE u32 begin_ruby(const Walk *walk, const RubyProcInfo *ruby) {
+  PerCPURecord *record = walk->record;
+  increment_metric(metricID_UnwindRubyAttempts);
+  record->trace.flags |= TRACE_RUBY_MET;
+  if (record->rubyUnwindState.stack_ptr)
+    return PROG_UNWIND_RUBY;
+  u64 ec = 0;
+  ErrorCode error = ruby_start(walk, ruby, &ec);
+  if (error) {
+    record->state.unwind_error = error;
+    return PROG_UNWIND_STOP;
+  }
+  if (ec)
+    return PROG_UNWIND_RUBY;
+  unwinder_mark_done(record, PROG_UNWIND_RUBY);
+  return get_next_unwinder_after_interpreter();
+}
+
+/* A process whose Ruby user space has told nothing about. */
+INLINE void no_ruby_info(PerCPURecord *record) {
+  DEBUG_PRINT("no information on the Ruby of pid %d", record->trace.pid);
+  increment_metric(metricID_UnwindRubyErrNoProcInfo);
+  unwinder_mark_done(record, PROG_UNWIND_RUBY);
+  record->state.unwind_error = ERR_RUBY_NO_PROC_INFO;
+}
 
 SEC("perf_event")
 int unwind_ruby(struct bpf_perf_event_data *ctx) {
   PerCPURecord *record = get_per_cpu_record();
   if (!record)
     return -1;
-  Trace *trace = &record->trace;
-  u32 unwinder = get_next_unwinder_after_interpreter();
-  ErrorCode error = ERR_OK;
-  const RubyProcInfo *ruby = map_element(&ruby_procs, trace->pid);
+  const Walk walk = chain_walk(record);
+  u32 unwinder = PROG_UNWIND_STOP;
+  const RubyProcInfo *ruby = map_element(&ruby_procs, record->trace.pid);
   if (!ruby) {
-    DEBUG_PRINT("no information on the Ruby of pid %d", trace->pid);
-    increment_metric(metricID_UnwindRubyErrNoProcInfo);
-    unwinder_mark_done(record, PROG_UNWIND_RUBY);
-    error = ERR_RUBY_NO_PROC_INFO;
-    unwinder = PROG_UNWIND_STOP;
+    no_ruby_info(record);
     goto next;
   }
-  increment_metric(metricID_UnwindRubyAttempts);
-  trace->flags |= TRACE_RUBY_MET;
-
-  if (!record->rubyUnwindState.stack_ptr) {
-    u64 ec = 0;
-    error = ruby_start(record, ruby, &ec);
-    if (error) {
-      unwinder = PROG_UNWIND_STOP;
-      goto next;
-    }
-    if (!ec) {
-      unwinder_mark_done(record, PROG_UNWIND_RUBY);
-      goto next;
-    }
-  }
+  unwinder = begin_ruby(&walk, ruby);
+  if (unwinder != PROG_UNWIND_RUBY)
+    goto next;
   UNROLL_LEGACY
   for (int i = 0; i < RUBY_STEPS_PER_RUN; i++) {
-    error = ruby_step(record, ruby, &unwinder);
+    ErrorCode error = ruby_step(&walk, ruby, &unwinder);
+    /* An error of the native walk stands unless this one brought its own. */
+    if (error)
+      record->state.unwind_error = error;
     if (unwinder != PROG_UNWIND_RUBY)
       break;
   }
 
 next:
-  /* An error of the native walk stands unless this one brought its own. */
-  if (error)
-    record->state.unwind_error = error;
   tail_call(ctx, record, unwinder);
   return 0;
 }
@@ -210,10 +244,116 @@ next:
 SEC("perf_event")
 int unwind_stop(struct bpf_perf_event_data *ctx) {
   PerCPURecord *record = get_per_cpu_record();
-  if (record)
-    finish_trace(ctx, record);
+  if (record) {
+    const Walk walk = chain_walk(record);
+    finish_trace(ctx, &walk);
+  }
   return 0;
 }
+
+#ifndef RUBYUNWIND_LEGACY
+
+/* ---- the walker: entry, unwinders and stop in one ---- */
+
+/* Steps a call of take_steps takes, and how many calls there are: more frames than a trace holds.
+ */
+enum { STEPS_PER_CALL = 8, MAX_CALLS = 1000 };
+
+INLINE bool walk_of_this_cpu(Walk *walk) {
+  u64 cpu = bpf_get_smp_processor_id();
+  WalkRecord *record = map_element(&walk_records, cpu);
+  IseqCache *cache = map_element(&iseq_cache, cpu);
+  if (!record || !cache)
+    return false;
+  *walk = (Walk){.record = &record->record,
+                 .frames = record->frames,
+                 .max_frames = MAX_DEEP_FRAMES,
+                 .windows = &record->windows,
+                 .mapping = &record->mapping,
+                 .cache = cache};
+  return true;
+}
+
+/* Ruby frames begin or go on: the process's layout is copied, as looking it up costs as much as a
+ * frame. */
+INLINE u32 enter_ruby(const Walk *walk, WalkRecord *record) {
+  const RubyProcInfo *ruby = map_element(&ruby_procs, record->record.trace.pid);
+  if (!ruby) {
+    no_ruby_info(&record->record);
+    return PROG_UNWIND_STOP;
+  }
+  record->ruby = *ruby;
+  return begin_ruby(walk, &record->ruby);
+}
+
+/* One frame, native or Ruby; the unwinder of the next one is in the record. */
+INLINE u32 take_step(const Walk *walk, WalkRecord *record) {
+  u32 unwinder = record->unwinder;
+  if (unwinder == PROG_UNWIND_NATIVE) {
+    record->record.state.unwind_error = native_step(walk, &unwinder);
+    if (unwinder != PROG_UNWIND_NATIVE) {
+      unwinder = leave_native(walk->record, unwinder);
+      if (unwinder == PROG_UNWIND_RUBY)
+        unwinder = enter_ruby(walk, record);
+    }
+  } else {
+    ErrorCode error = ruby_step(walk, &record->ruby, &unwinder);
+    if (error)
+      record->record.state.unwind_error = error;
+  }
+  record->unwinder = unwinder;
+  return unwinder;
+}
+
+/*
+ * Some steps, as a global function, which the verifier looks at once, however often it is called:
+ * so the loop around it may have as many rounds as the deepest stack takes. Returns the next
+ * unwinder.
+ */
+__attribute__((noinline)) int take_steps(void) {
+  Walk walk;
+  u32 unwinder = PROG_UNWIND_STOP;
+  if (!walk_of_this_cpu(&walk))
+    return unwinder;
+  for (int i = 0; i < STEPS_PER_CALL; i++) {
+    unwinder = take_step(&walk, (WalkRecord *)walk.record);
+    if (unwinder == PROG_UNWIND_STOP)
+      break;
+  }
+  return unwinder;
+}
+
+SEC("?perf_event")
+int native_tracer_walker(struct bpf_perf_event_data *ctx) {
+  u64 id = bpf_get_current_pid_tgid();
+  if (!begin_sample(ctx, id))
+    return 0;
+  Walk walk;
+  if (!walk_of_this_cpu(&walk))
+    return -1;
+  WalkRecord *record = (WalkRecord *)walk.record;
+  record->mapping.mapping.start = record->mapping.mapping.end = 0;
+  record->windows.control_frames_bounds.bytes = 0;
+  record->windows.env_bounds.bytes = 0;
+  record->windows.stack_bounds.bytes = 0;
+  record->unwinder = begin_trace(ctx, &walk, id);
+  if (record->unwinder == PROG_UNWIND_RUBY)
+    record->unwinder = enter_ruby(&walk, record);
+  if (record->unwinder != PROG_UNWIND_STOP) {
+    u32 unwinder = PROG_UNWIND_NATIVE;
+    for (int i = 0; i < MAX_CALLS; i++) {
+      unwinder = take_steps();
+      if (unwinder == PROG_UNWIND_STOP)
+        break;
+    }
+    if (unwinder != PROG_UNWIND_STOP)
+      record->record.state.unwind_error = ERR_STACK_LENGTH_EXCEEDED;
+  }
+  finish_trace(ctx, &walk);
+  return 0;
+}
+
+#endif
 
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct raw_tracepoint_args *ctx) {

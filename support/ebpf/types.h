@@ -598,6 +598,93 @@ typedef struct RubyTLSInfo {
   u8 kind;           /* RubyTLSKind */
 } RubyTLSInfo;
 
+/* ---- the walker: all of a stack in one run ---- */
+
+enum {
+  /* Frames of a deep trace: 80 + 24 * 2600 bytes. A perf record has no room for 65,517 (its size is
+   * a u16), and the kernel does not say so. */
+  MAX_DEEP_FRAMES = 2600,
+  /* Words that are read at once, so that most frames are read with others. */
+  CONTROL_FRAMES_WINDOW = 128,
+  ENV_WINDOW = 64,
+  STACK_WINDOW = 128,
+  ISEQ_CACHE_ENTRIES = 2048,
+  FLAT_PAGE_BITS = 9
+};
+
+/* Words [from, from + 8 * count) of a process. */
+typedef struct WindowBounds {
+  u64 from;
+  u64 bytes;
+} WindowBounds;
+
+typedef struct Windows {
+  WindowBounds control_frames_bounds;
+  WindowBounds env_bounds;
+  WindowBounds stack_bounds;
+  u64 vm_stack, vm_stack_end; /* no environment outside is read with others */
+  u64 control_frames[CONTROL_FRAMES_WINDOW];
+  u64 env[ENV_WINDOW];
+  u64 stack[STACK_WINDOW];
+} Windows;
+
+/*
+ * What a page of a process is part of, and where the rows of that file are. Value of pid_mappings,
+ * keyed as pid_page_to_mapping_info.
+ */
+typedef struct NativeMapping {
+  u64 start, end; /* addresses */
+  u64 file_id;
+  u64 bias_and_unwind_program; /* as in PIDPageMappingInfo */
+  u64 text_from;               /* ELF virtual address that the first page of the file begins at */
+  u32 pages_first, pages_count;
+} NativeMapping;
+
+/* The rows that may rule in a page of flat_pages: the first one where it begins, the last where it
+ * ends. */
+typedef struct FlatPage {
+  u32 first, last;
+} FlatPage;
+
+/* The mapping that the last pc was in. */
+typedef struct MappingCache {
+  NativeMapping mapping;
+  OffsetRange interpreter;
+} MappingCache;
+
+/* Where an instruction sequence has its body. Believed if the pc lies in its code. */
+typedef struct IseqCacheEntry {
+  u64 iseq;
+  u64 body;
+  u64 encoded;
+  u32 bytes; /* of code */
+  u32 pid;
+} IseqCacheEntry;
+
+typedef struct IseqCache {
+  IseqCacheEntry entries[ISEQ_CACHE_ENTRIES];
+} IseqCache;
+
+/*
+ * Beside PerCPURecord, which holds the state of a walk and the head of its trace: the rest of what
+ * the walker keeps. head and frames are sent as one record, laid out as a Trace.
+ */
+typedef struct WalkRecord {
+  PerCPURecord record;
+  RubyProcInfo ruby;
+  MappingCache mapping;
+  Windows windows;
+  u32 unwinder; /* of the next frame */
+  u32 max_frames;
+  u64 head[10];
+  Frame frames[MAX_DEEP_FRAMES];
+} WalkRecord;
+
+/* How the walker is set up. */
+typedef struct WalkerConfig {
+  u32 max_frames; /* in a trace, at most MAX_DEEP_FRAMES; 0: as many */
+} WalkerConfig;
+
 /* Offsets in the kernel's task_struct of the ids of the thread and of its process. */
 typedef struct TaskOffsets {
   u32 pid;
@@ -608,6 +695,8 @@ typedef struct TaskOffsets {
 STATIC_ASSERT(sizeof(Frame) == 24, "Frame is frozen");
 STATIC_ASSERT(sizeof(Trace) == 3152, "Trace is frozen");
 STATIC_ASSERT(sizeof(RubyProcInfo) == 32, "RubyProcInfo is frozen");
+STATIC_ASSERT(offsetof(WalkRecord, frames) - offsetof(WalkRecord, head) == offsetof(Trace, frames),
+              "a deep trace is laid out as a trace");
 #if defined(__x86_64__)
 STATIC_ASSERT(sizeof(PerCPURecord) == 4352, "PerCPURecord is frozen");
 #elif defined(__aarch64__)

@@ -90,7 +90,10 @@ def after(profiler: Profiler, count: int = 50) -> list[Sample]:
 
 
 def test_an_empty_ruby_slot_ends_the_walk_with_a_count_and_keeps_the_leaf() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         del profiler.collection.maps["progs"][key(ProgUnwind.RUBY)]
         samples = after(profiler)
         counted = counter(profiler.collection, Counter.EMPTY_SLOT)
@@ -100,7 +103,10 @@ def test_an_empty_ruby_slot_ends_the_walk_with_a_count_and_keeps_the_leaf() -> N
 
 
 def test_with_all_slots_empty_no_sample_is_lost() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         collection = profiler.collection
         for slot in (ProgUnwind.NATIVE, ProgUnwind.RUBY, ProgUnwind.STOP):
             del collection.maps["progs"][key(slot)]
@@ -112,7 +118,10 @@ def test_with_all_slots_empty_no_sample_is_lost() -> None:
 
 
 def test_an_empty_stop_slot_alone_costs_nothing_but_a_mark() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         del profiler.collection.maps["progs"][key(ProgUnwind.STOP)]
         samples = after(profiler)
     exact = [sample for sample in samples if locations(sample) == program.stack]
@@ -123,7 +132,10 @@ def test_an_empty_stop_slot_alone_costs_nothing_but_a_mark() -> None:
 
 
 def test_a_program_that_fills_only_the_frozen_maps_gets_the_main_ractors_stack() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         del profiler.collection.maps["ruby_tls"][key(program.pid)]
         before = counter(profiler.collection, Counter.EC_FROM_RACTOR)
         samples = after(profiler)
@@ -133,7 +145,10 @@ def test_a_program_that_fills_only_the_frozen_maps_gets_the_main_ractors_stack()
 
 
 def test_a_thread_without_execution_context_gets_no_ruby_frames_and_says_so() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         tls = profiler.collection.maps["ruby_tls"]
         assert RubyTLSInfo.from_bytes(tls[key(program.pid)]).kind == RubyTLSKind.DTV
         # glibc, x86_64: tcbhead_t.sysinfo lies 32 bytes behind the thread pointer and is 0.
@@ -146,7 +161,10 @@ def test_a_thread_without_execution_context_gets_no_ruby_frames_and_says_so() ->
 
 
 def test_a_process_without_ruby_information_keeps_its_native_leaf() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         del profiler.collection.maps["ruby_procs"][key(program.pid)]
         samples = after(profiler)
         assert metric(profiler.collection, MetricID.UNWIND_RUBY_ERR_NO_PROC_INFO) >= 50
@@ -158,7 +176,10 @@ def test_a_process_without_ruby_information_keeps_its_native_leaf() -> None:
 
 def test_a_record_ends_behind_its_last_frame() -> None:
     sizes: list[tuple[int, int]] = []
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         take = profiler._sample
 
         def spy(record: memoryview, cpu: int) -> Sample:
@@ -171,7 +192,10 @@ def test_a_record_ends_behind_its_last_frame() -> None:
 
 
 def test_frames_of_each_kind_are_counted_as_metrics() -> None:
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         samples = gather(profiler, 50) + profiler.stop()
         ruby, native = (
             metric(profiler.collection, which)
@@ -184,7 +208,10 @@ def test_frames_of_each_kind_are_counted_as_metrics() -> None:
 
 def test_flags_say_how_far_a_trace_got() -> None:
     traces = []
-    with spinning("bounces.rb", "2") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "2") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         take = profiler._sample
 
         def spy(record: memoryview, cpu: int) -> Sample:

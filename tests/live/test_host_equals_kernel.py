@@ -11,7 +11,7 @@ import pytest
 
 from rubyunwind import Profiler
 from rubyunwind.abi import Trace, TraceFlag, decode_trace
-from rubyunwind.bpf.hosted import HostedCollection, HostMemory, HostTask
+from rubyunwind.bpf.hosted import CHAIN_ENTRY, WALKER_ENTRY, HostedCollection, HostMemory, HostTask
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.process.registers import layout_of
 from rubyunwind.process.stopped import StoppedProcess
@@ -39,14 +39,14 @@ class Host:
         self.process.sync()
         self.memory = HostMemory.of_process(self.image.memory.fd)
 
-    def unwind(self, stopped: StoppedProcess) -> dict[int, Trace]:
+    def unwind(self, stopped: StoppedProcess, program: bytes = WALKER_ENTRY) -> dict[int, Trace]:
         layout = layout_of()
         names = layout.names[: WORDS[layout.machine]]
         traces = {}
         for thread in stopped.threads:
             words = [thread.registers[name] for name in names]
             task = HostTask(stopped.pid, thread.tid, words, thread.thread_pointer, "ruby")
-            record = self.collection.run(task, self.memory)
+            record = self.collection.run(task, self.memory, program)
             assert record is not None
             traces[thread.tid] = decode_trace(record)
         return traces
@@ -73,13 +73,18 @@ def places(trace: Trace) -> tuple[tuple[int, int, int, int], ...]:
         ("recursion.rb", ("100",)),
         ("fiber_in_enumerator.rb", ()),
         ("names_with_odd_characters.rb", ()),
-        ("recursion.rb", ("400",)),  # cut by the limit, in both alike
-        ("bounces.rb", ("15",)),  # cut by the tail calls
+        ("recursion.rb", ("400",)),  # of the chain cut by the limit, in both alike
+        ("bounces.rb", ("15",)),  # or by the tail calls
     ],
 )
-def test_kernel_and_host_give_equal_frames(name: str, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("unwinder", ["walker", "chain"])
+def test_kernel_and_host_give_equal_frames(name: str, arguments: tuple[str, ...], unwinder: str) -> None:
+    entry = WALKER_ENTRY if unwinder == "walker" else CHAIN_ENTRY
     records: list[Trace] = []
-    with spinning(name, *arguments) as program, Profiler([program.pid], rate=199) as profiler:
+    with (
+        spinning(name, *arguments) as program,
+        Profiler([program.pid], rate=199, unwinder=unwinder) as profiler,
+    ):
         take = profiler._sample
 
         def spy(record: memoryview, cpu: int) -> object:
@@ -94,7 +99,7 @@ def test_kernel_and_host_give_equal_frames(name: str, arguments: tuple[str, ...]
         try:
             for _ in range(10):
                 with StoppedProcess(program.pid) as stopped:
-                    hosted.append(host.unwind(stopped)[program.pid])
+                    hosted.append(host.unwind(stopped, entry)[program.pid])
                 time.sleep(0.003)
         finally:
             host.close()
@@ -109,22 +114,58 @@ def test_kernel_and_host_give_equal_frames(name: str, arguments: tuple[str, ...]
     assert {t.error for t in hosted if places(t) == usual} == {t.error for t in records if places(t) == usual}
 
 
-def test_reads_are_counted_and_stay_within_what_a_frame_takes() -> None:
-    """Six reads a Ruby frame (control frame, environment, iseq, three of its body), two a native one."""
-    with spinning("recursion.rb", "100") as program:
+@pytest.mark.parametrize(
+    "name", ["rescue_and_ensure.rb", "names_with_odd_characters.rb", "fiber_in_enumerator.rb"]
+)
+def test_walker_and_chain_give_equal_frames_of_a_stack_that_fits_both(name: str) -> None:
+    with spinning(name) as program:
         host = Host(program.pid)
         try:
             with StoppedProcess(program.pid) as stopped:
-                before = host.memory.reads
-                trace = host.unwind(stopped)[program.pid]
-                reads = host.memory.reads - before
+                walker = host.unwind(stopped, WALKER_ENTRY)[program.pid]
+                chain = host.unwind(stopped, CHAIN_ENTRY)[program.pid]
         finally:
             host.close()
-    ruby = sum(int(frame.kind) in (0x06, 0x46) for frame in trace.frames)
-    native = trace.stack_len - ruby
-    assert ruby == 102
+    assert bytes(walker) == bytes(chain)
+    assert walker.stack_len > 10
+
+
+def reads(name: str, *arguments: str, entry: bytes) -> tuple[int, int, int]:
+    """Return Ruby frames, native frames and reads of the second look at a thread that stands still."""
+    with spinning(name, *arguments) as program:
+        host = Host(program.pid)
+        try:
+            with StoppedProcess(program.pid) as stopped:
+                host.unwind(stopped, entry)
+                before = host.memory.reads
+                trace = host.unwind(stopped, entry)[program.pid]
+                count = host.memory.reads - before
+        finally:
+            host.close()
     assert host.memory.failures == 0
-    assert reads <= 6 * ruby + 2 * native + 8
+    ruby = sum(int(frame.kind) in (0x06, 0x46) for frame in trace.frames)
+    return ruby, trace.stack_len - ruby, count
+
+
+def test_the_chain_reads_what_each_frame_takes() -> None:
+    """Six reads a Ruby frame (control frame, environment, iseq, three of its body), two a native one."""
+    ruby, native, count = reads("recursion.rb", "100", entry=CHAIN_ENTRY)
+    assert ruby == 102
+    assert count <= 6 * ruby + 2 * native + 8
+
+
+def test_the_walker_reads_a_quarter_of_a_time_for_a_ruby_frame() -> None:
+    ruby, native, count = reads("recursion.rb", "1000", entry=WALKER_ENTRY)
+    assert ruby == 1002
+    assert count - native <= 0.25 * ruby
+
+
+def test_the_walker_reads_half_a_time_for_a_native_frame() -> None:
+    few_ruby, few_native, few = reads("bounces.rb", "20", entry=WALKER_ENTRY)
+    ruby, native, count = reads("bounces.rb", "120", entry=WALKER_ENTRY)
+    assert native - few_native >= 500
+    # 100 bounces more: each has native frames, and Ruby ones that take a quarter of a read at most.
+    assert count - few <= 0.5 * (native - few_native) + 0.25 * (ruby - few_ruby)
 
 
 def test_every_map_that_programs_use_is_in_the_host_build() -> None:

@@ -47,7 +47,7 @@ def test_stacks_that_collide_in_the_stack_map_keep_their_own_frames() -> None:
     """One slot for all kernel stacks: every other stack than the first one collides with it."""
     with (
         spinning("kernel_readers.rb") as program,
-        Profiler([program.pid], rate=499, map_sizes={"kernel_stackmap": 1}) as profiler,
+        Profiler([program.pid], rate=499, unwinder="chain", map_sizes={"kernel_stackmap": 1}) as profiler,
     ):
         seen = check(gather(profiler, 400))
         collisions = profiler.counters[Counter.KERNEL_STACK_COLLISION]

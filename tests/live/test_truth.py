@@ -105,21 +105,47 @@ def test_no_sample_of_a_thread_shows_the_stack_of_another() -> None:
         assert not [s for s in mine if foreign & {frame.label for frame in s.frames}]
 
 
-def test_a_stack_deeper_than_the_record_is_cut_at_its_root_and_says_so() -> None:
-    with spinning("recursion.rb", "400") as program, Profiler([program.pid], rate=RATE) as profiler:
+@pytest.mark.parametrize(
+    ("program", "argument", "frames"), [("recursion.rb", "1000", 1002), ("bounces.rb", "200", 602)]
+)
+def test_stacks_of_rails_depth_are_whole_in_one_sample(program: str, argument: str, frames: int) -> None:
+    """A thousand Ruby frames; 200 turns between Ruby and C, with 1,200 native frames."""
+    with spinning(program, argument) as running, Profiler([running.pid], rate=RATE) as profiler:
+        samples = gather(profiler, SAMPLES)
+        totals = profiler.stats
+    assert len(running.stack) == frames
+    assert exactness(samples, running.stack) >= SHARE
+    assert sum(sample.complete for sample in samples) >= SHARE * len(samples)
+    assert totals.lost == 0
+
+
+@pytest.mark.parametrize(("unwinder", "depth", "most"), [("chain", "400", 127), ("walker", "12000", 2599)])
+def test_a_stack_deeper_than_the_record_is_cut_at_its_root_and_says_so(
+    unwinder: str, depth: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUBY_THREAD_VM_STACK_SIZE", str(16 << 20))  # bytes; a megabyte holds 10,000 frames
+    with (
+        spinning("recursion.rb", depth) as program,
+        Profiler([program.pid], rate=RATE, unwinder=unwinder) as profiler,
+    ):
         samples = gather(profiler, SAMPLES)
         totals = profiler.stats
     assert {sample.reason for sample in samples} == {"limit"}
     assert totals.truncated == totals.read
     assert dict(totals.failed)["limit"] == totals.read
     exact = [
-        s for s in samples if locations(s) == program.stack[: len(locations(s))] and len(locations(s)) > 100
+        s
+        for s in samples
+        if locations(s) == program.stack[: len(locations(s))] and most - 8 < len(locations(s)) <= most
     ]
     assert len(exact) >= SHARE * len(samples)
 
 
 def test_more_bounces_than_tail_calls_are_cut_at_the_root_and_say_so() -> None:
-    with spinning("bounces.rb", "15") as program, Profiler([program.pid], rate=RATE) as profiler:
+    with (
+        spinning("bounces.rb", "15") as program,
+        Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
+    ):
         samples = gather(profiler, SAMPLES)
     assert {sample.reason for sample in samples} <= {"limit", "tail calls"}
     exact = [s for s in samples if locations(s) == program.stack[: len(locations(s))]]

@@ -120,10 +120,19 @@ def test_arbitrary_content_with_an_honest_length_decodes(
     assert repr(trace)
 
 
-@pytest.mark.parametrize("stack_len", [129, 2600, 2**32 - 1])
+@pytest.mark.parametrize("stack_len", [2601, 65536, 2**32 - 1])
 def test_more_frames_than_a_trace_holds_are_refused(stack_len: int) -> None:
-    with pytest.raises(DecodeError, match=f"at most 128 frames, this record says {stack_len}"):
+    with pytest.raises(DecodeError, match=f"at most 2600 frames, this record says {stack_len}"):
         decode_trace(record(stack_len, Trace.size))
+
+
+@pytest.mark.parametrize("stack_len", [128, 129, 2600])
+@pytest.mark.parametrize("padding", [0, 4])
+def test_a_deep_trace_has_the_layout_of_any(stack_len: int, padding: int) -> None:
+    trace = decode_trace(record(stack_len, 80 + 24 * stack_len + padding))
+    assert len(trace.frames) == trace.stack_len == stack_len
+    with pytest.raises(DecodeError, match="was cut at"):
+        decode_trace(record(stack_len, 80 + 24 * stack_len - 1))
 
 
 def test_a_stack_len_past_the_end_is_refused() -> None:

@@ -164,6 +164,28 @@ void cfi_pages(const u64 *addresses, size_t count, cfi_page *pages, size_t page_
   }
 }
 
+size_t cfi_flat_page_count(const u64 *addresses, size_t count) {
+  if (!count)
+    return 0;
+  u64 pages = (addresses[count - 1] >> FLAT_PAGE_BITS) - (addresses[0] >> FLAT_PAGE_BITS);
+  return pages >= CFI_MAX_FLAT_PAGES ? CFI_MAX_FLAT_PAGES + 1 : (size_t)pages + 1;
+}
+
+void cfi_flat_pages(const u64 *addresses, size_t count, u32 base, FlatPage *pages,
+                    size_t page_count) {
+  size_t next = 0; /* the first row behind where the page begins */
+  for (size_t i = 0; i < page_count; i++) {
+    u64 number = (addresses[0] >> FLAT_PAGE_BITS) + i;
+    while (next < count && addresses[next] <= number << FLAT_PAGE_BITS)
+      next++;
+    size_t first = next;
+    while (next < count && addresses[next] >> FLAT_PAGE_BITS == number)
+      next++;
+    pages[i].first = base + (u32)first - 1;
+    pages[i].last = base + (u32)next - 1;
+  }
+}
+
 void cfi_pack(const u64 *addresses, const u16 *rows, size_t count, const u16 *values,
               StackDelta *out) {
   for (size_t i = 0; i < count; i++) {

@@ -27,6 +27,7 @@ from rubyunwind.abi.structs import (
     ApmIntProcInfo,
     DotnetProcInfo,
     Event,
+    NativeMapping,
     OffsetRange,
     PerCPURecord,
     PerlUnwindState,
@@ -47,6 +48,7 @@ from rubyunwind.abi.structs import (
     TSDInfo,
     UnwindInfo,
     UnwindState,
+    WalkerConfig,
 )
 from rubyunwind.abi.trace import ApmSpanID, ApmTraceID, Frame, Trace, decode_trace
 
@@ -65,6 +67,7 @@ __all__ = [
     "FrameMarker",
     "Member",
     "MetricID",
+    "NativeMapping",
     "OffsetRange",
     "PHPProcInfo",
     "PHPUnwindState",
@@ -94,6 +97,7 @@ __all__ = [
     "UnwindInfo",
     "UnwindOpcode",
     "UnwindState",
+    "WalkerConfig",
     "decode_bias_and_unwind_program",
     "decode_trace",
     "encode_bias_and_unwind_program",

@@ -41,6 +41,7 @@ __all__ = [
     "HS_TSID_STACK_DELTA_BIT",
     "HS_TSID_STACK_DELTA_MASK",
     "HS_TSID_STACK_DELTA_SCALE",
+    "MAX_DEEP_FRAMES",
     "MAX_FRAME_UNWINDS",
     "MAX_NON_ERROR_FRAME_UNWINDS",
     "MAX_TAIL_CALLS",
@@ -138,6 +139,7 @@ RATELIMIT_ACTION_FAST: Final = 2
 
 # Frames: in a trace, in a trace without its abort frame, in a kernel stack, in one run of the Ruby unwinder.
 MAX_FRAME_UNWINDS: Final = 128
+MAX_DEEP_FRAMES: Final = 2600
 MAX_NON_ERROR_FRAME_UNWINDS: Final = 127
 PERF_MAX_STACK_DEPTH: Final = 127
 FRAMES_PER_WALK_RUBY_STACK: Final = 27

@@ -16,6 +16,7 @@ __all__ = [
     "ApmIntProcInfo",
     "DotnetProcInfo",
     "Event",
+    "NativeMapping",
     "OffsetRange",
     "PHPProcInfo",
     "PHPUnwindState",
@@ -36,6 +37,7 @@ __all__ = [
     "TaskOffsets",
     "UnwindInfo",
     "UnwindState",
+    "WalkerConfig",
 ]
 
 
@@ -342,6 +344,30 @@ class RubyTLSInfo(Struct, values={"kind": RubyTLSKind}):
     dtv_offset: int = 0
     dtv_entry_size: int = 0  # 16 with glibc, 8 with musl
     kind: RubyTLSKind = RubyTLSKind.NONE
+
+
+class NativeMapping(Struct):
+    """Value of pid_mappings (beside the frozen ABI), by the keys of pid_page_to_mapping_info, for the walker.
+
+    `start` and `end` are addresses. The rows of the file are found by `pages_count` pages of 512 bytes from
+    place `pages_first` of flat_pages on; the first one begins at the ELF virtual address `text_from`.
+    """
+
+    __slots__ = ()
+    start: int = 0
+    end: int = 0
+    file_id: int = 0
+    bias_and_unwind_program: int = 0
+    text_from: int = 0
+    pages_first: int = 0
+    pages_count: int = 0
+
+
+class WalkerConfig(Struct):
+    """Value of walker_config (beside the frozen ABI): how many frames a deep trace may have."""
+
+    __slots__ = ()
+    max_frames: int = 0
 
 
 class TaskOffsets(Struct):

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from rubyunwind.abi.constants import MAX_FRAME_UNWINDS
+from rubyunwind.abi.constants import MAX_DEEP_FRAMES
 from rubyunwind.abi.enums import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.abi.layout import Struct
 from rubyunwind.errors import DecodeError
@@ -172,8 +172,8 @@ class Trace(Struct, values={"flags": TraceFlag}):
         if size < _HEADER:
             raise DecodeError(f"a trace begins with {_HEADER} bytes of header, this record ends after {size}")
         (count,) = _STACK_LEN.unpack_from(view, _STACK_LEN_AT)
-        if count > MAX_FRAME_UNWINDS:
-            raise DecodeError(f"a trace has at most {MAX_FRAME_UNWINDS} frames, this record says {count}")
+        if count > MAX_DEEP_FRAMES:
+            raise DecodeError(f"a trace has at most {MAX_DEEP_FRAMES} frames, this record says {count}")
         need = _HEADER + _FRAME_SIZE * count
         if size < need:
             raise DecodeError(f"{count} frames make a trace of {need} bytes, this record was cut at {size}")
@@ -194,7 +194,7 @@ class Trace(Struct, values={"flags": TraceFlag}):
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """The user-space frames, leaf first, at most 128."""
+        """The frames, leaf first: at most 128 from the chain, 2600 from the walker."""
         frames = self._frames
         if frames is None:
             raw, new, made = bytes(self._raw), Frame.__new__, []
@@ -228,8 +228,8 @@ def decode_trace(buffer: Buffer) -> Trace:
     accepted, and the whole struct (3152 bytes) whatever its stack_len. The view goes on reading `buffer`:
     where that memory is reused, as in a ring buffer, pass `bytes(...)` of it.
 
-    Raises DecodeError for a record that is cut short, says more than 128 frames, or has another size than its
-    stack_len asks for; TypeError if `buffer` is no bytes-like object.
+    Raises DecodeError for a record that is cut short, says more than 2600 frames, or has another size than
+    its stack_len asks for; TypeError if `buffer` is no bytes-like object.
     """
     view = memoryview(buffer)
     if view.format != "B" or view.ndim != 1 or not view.c_contiguous:

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.spec import CollectionSpec, MapSpec
     from rubyunwind.process.memory import Memory
 
-__all__ = ["HostMemory", "HostTask", "HostedCollection"]
+__all__ = ["CHAIN_ENTRY", "WALKER_ENTRY", "HostMemory", "HostTask", "HostedCollection"]
 
 # Slots of `progs` hold the position of a program in host.c's table, counted from 1.
 _PROGRAMS = {ProgUnwind.STOP: 2, ProgUnwind.NATIVE: 3, ProgUnwind.RUBY: 4}
-ENTRY = b"native_tracer_entry"
+# What takes a sample: one program that walks all of a stack, or the first of the chain.
+WALKER_ENTRY, CHAIN_ENTRY = b"native_tracer_walker", b"native_tracer_entry"
 
 _TOP = (1 << 64) - 1
 
@@ -146,11 +147,13 @@ class _HostKernel:
     def bpf_map_update_batch(self, number: int, keys: bytes, values: bytes, count: Any, options: Any) -> int:
         target = self._maps[number]
         whole = lib.host_map_values(target)
-        if whole == ffi.NULL or target.key_size != 4 or keys[:4] != bytes(4):
+        first, last = int.from_bytes(keys[:4], "little"), int.from_bytes(keys[-4:], "little")
+        if whole == ffi.NULL or target.key_size != 4 or last - first != len(keys) // 4 - 1:
             return -errno.ENOTSUP
-        if len(values) > target.max_entries * target.value_size:
+        if last >= target.max_entries:
             return -errno.E2BIG
-        ffi.memmove(whole, values, len(values))  # an array, filled from its start
+        # An array, entries one behind the other: nobody gives them in another order.
+        ffi.memmove(ffi.cast("char *", whole) + first * target.value_size, values, len(values))
         return 0
 
 
@@ -233,8 +236,11 @@ class HostedCollection:
             raise MemoryError(f"an array of {max_entries} times {value_size} bytes")
         return self._wrap(pointer, name, MapType.ARRAY, 4, value_size, max_entries, self)
 
-    def run(self, task: HostTask, memory: HostMemory, program: bytes = ENTRY) -> bytes | None:
-        """Run a program on a thread; return the trace record it sends, or None if it sends none."""
+    def run(self, task: HostTask, memory: HostMemory, program: bytes = WALKER_ENTRY) -> bytes | None:
+        """Run a program on a thread; return the trace record it sends, or None if it sends none.
+
+        A record of the walker has up to 2600 frames, one of the chain 128.
+        """
         self._resource.check()
         if lib.host_run(self._host, program, _host_task(task), memory.struct):
             raise KeyError(f"the host build has no program {program.decode()}")

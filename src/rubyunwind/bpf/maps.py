@@ -211,10 +211,10 @@ class Map:
             key = keys[index * self.key_size : (index + 1) * self.key_size]
             self._update(key, values[index * size : (index + 1) * size])
 
-    def fill(self, values: bytes | bytearray | memoryview) -> None:
-        """Write packed values to entries 0, 1, ... of an array: by mmap where the map allows, else batch."""
+    def fill(self, values: bytes | bytearray | memoryview, first: int = 0) -> None:
+        """Write packed values to an array, from `first` on: by mmap where the map allows, else batch."""
         count, rest = divmod(len(values), self.value_size)
-        if self.type != MapType.ARRAY or rest or count > self.max_entries:
+        if self.type != MapType.ARRAY or rest or first + count > self.max_entries:
             raise ValueError(
                 f"{self!r} cannot be filled with {len(values)} bytes: that takes an ARRAY, whole values, "
                 f"and no more than {self.max_entries}"
@@ -223,15 +223,18 @@ class Map:
             return
         stride = (self.value_size + 7) & ~7  # array elements are 8-byte aligned (kernel/bpf/arraymap.c)
         if self.flags & MapFlag.MMAPABLE and (stride == self.value_size or self.value_size == 4):
-            size = -(-count * stride // mmap.PAGESIZE) * mmap.PAGESIZE
-            with mmap.mmap(self.fd, size) as memory, memoryview(memory) as view:
+            start = first * stride
+            offset = start // mmap.PAGESIZE * mmap.PAGESIZE
+            size = -(-(start + count * stride) // mmap.PAGESIZE) * mmap.PAGESIZE - offset
+            at = start - offset
+            with mmap.mmap(self.fd, size, offset=offset) as memory, memoryview(memory) as view:
                 if stride == self.value_size:
-                    view[: len(values)] = bytes(values)
+                    view[at : at + len(values)] = bytes(values)
                 else:
                     with view.cast("I") as words, memoryview(bytes(values)).cast("I") as source:
-                        words[: 2 * count : 2] = source
+                        words[at // 4 : at // 4 + 2 * count : 2] = source
         else:
-            self.update_packed(array("I", range(count)).tobytes(), bytes(values))
+            self.update_packed(array("I", range(first, first + count)).tobytes(), bytes(values))
 
     def memory_bytes(self) -> int:
         """Kernel memory the map is charged with, from /proc/self/fdinfo; 0 where that is not told."""

@@ -76,6 +76,20 @@ class StackDeltas:
         lib.cfi_pages(addresses, self.count, pages, number)
         return [(page.address, page.first, page.count) for page in pages]
 
+    def flat_pages(self, base: int) -> tuple[int, bytes]:
+        """Return the address of the first page of flat_pages, and the pages as an array of FlatPage.
+
+        `base` is where in flat_rows the first row lies; the one before it has to be one that says INVALID,
+        for what precedes the first. No pages for rows that lie too far apart.
+        """
+        addresses = ffi.from_buffer("u64[]", self._addresses)
+        number = lib.cfi_flat_page_count(addresses, self.count)
+        if not 0 < number <= lib.CFI_MAX_FLAT_PAGES:
+            return 0, b""
+        pages = ffi.new("FlatPage[]", number)
+        lib.cfi_flat_pages(addresses, self.count, base, pages, number)
+        return addresses[0] >> lib.FLAT_PAGE_BITS << lib.FLAT_PAGE_BITS, bytes(ffi.buffer(pages))
+
     def pack(self, global_ids: Sequence[int]) -> bytes:
         """Return the rows as an array of StackDelta.
 

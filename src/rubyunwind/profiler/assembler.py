@@ -44,9 +44,9 @@ class Processes(Protocol):
 
 
 class Assembler:
-    """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to."""
+    """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to, None if no trace has one."""
 
-    def __init__(self, tracker: Processes, kernel_stacks: Map) -> None:
+    def __init__(self, tracker: Processes, kernel_stacks: Map | None) -> None:
         self._tracker = tracker
         self._kernel_stacks = kernel_stacks
         self.kernel_symbols = KernelSymbols()
@@ -140,7 +140,8 @@ class Assembler:
         # An id keeps its meaning: the kernel side never lets a stack take another's slot.
         frames = self._kernel_by_id.get(stack_id)
         if frames is None:
-            addresses = self._kernel_stacks.get(stack_id.to_bytes(4, "little"), ())
+            stacks = self._kernel_stacks
+            addresses = () if stacks is None else stacks.get(stack_id.to_bytes(4, "little"), ())
             if not addresses:
                 # The kernel takes a stack out of the map for the moment in which somebody reads it.
                 return (Frame("unknown", "[kernel stack that cannot be read]"),)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from array import array
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rubyunwind._native import ffi
 from rubyunwind.abi import (
     STACK_DELTA_COMMAND_FLAG,
+    StackDelta,
     StackDeltaPageKey,
     UnwindCommand,
     UnwindOpcode,
@@ -24,9 +25,20 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.maps import Map
     from rubyunwind.elf.deltas import StackDeltas, UnwindInfoTuple
 
-__all__ = ["NativeTables", "TracerMaps"]
+__all__ = ["FlatPlace", "NativeTables", "TracerMaps"]
 
+_ROWS_PER_ELEMENT = 2  # of flat_rows, see maps.h
+_PAGES = "stack_delta_page_to_info"
 _INVALID = STACK_DELTA_COMMAND_FLAG | UnwindCommand.INVALID
+_UNKNOWN_ROW = bytes(StackDelta(unwind_info=_INVALID))
+
+
+class FlatPlace(NamedTuple):
+    """Where a file's pages lie in flat_pages: the ELF address of the first one, its place, how many."""
+
+    text_from: int
+    pages_first: int
+    pages_count: int
 
 
 class TracerMaps(Protocol):
@@ -53,43 +65,84 @@ class NativeTables:
         self._infos: dict[UnwindInfoTuple, int] = {}
         self._pages: dict[int, bytes] = {}
         self._buckets: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._places: dict[int, FlatPlace] = {}
+        self._rows_used = self._pages_used = 0
+
+    def place_of(self, file_id: int) -> FlatPlace:
+        """Return where the walker finds the pages of a file; none if it has no rows, or they had no room."""
+        return self._places.get(file_id, FlatPlace(0, 0, 0))
 
     def __contains__(self, file_id: int) -> bool:
-        return file_id in self._buckets
+        return file_id in self._known
 
     def add(self, files: Mapping[int, StackDeltas]) -> None:
         """Make the rows of files known, by file id. Raises BpfError when a map is full.
 
-        A bucket is named after the size of its arrays, and a page says which one its file is in. Where arrays
-        may have the size they need, all go into the bucket that the largest of them needs: the kernel waits
-        some 10 ms (for programs that may use the old value) after each call that changes a map of maps.
+        They go into the maps that are there: the ABI's, which the chain reads, the walker's, or both.
         """
-        buckets: dict[int, dict[int, StackDeltas]] = {}
-        for file_id, deltas in files.items():
-            if file_id not in self._buckets:
-                buckets.setdefault(deltas.bucket, {})[file_id] = deltas
-        if not buckets:
-            return
-        largest = max(buckets)
-        if self._template(largest).flags & MapFlag.INNER_MAP:
-            buckets = {largest: {file_id: d for new in buckets.values() for file_id, d in new.items()}}
-        for bucket, new in buckets.items():
-            self._add_to_bucket(bucket, new)
+        new = {file_id: deltas for file_id, deltas in files.items() if file_id not in self._known}
+        packed = {file_id: deltas.pack(self._global_ids(deltas.infos)) for file_id, deltas in new.items()}
+        self._known.update(new)
+        for file_id, deltas in new.items():
+            self._add_flat(file_id, deltas, packed[file_id])
+        if _PAGES in self._maps:
+            self._add_to_buckets(new, packed)
 
-    def _add_to_bucket(self, bucket: int, files: Mapping[int, StackDeltas]) -> None:
-        template = self._template(bucket)
-        any_size = template.flags & MapFlag.INNER_MAP
-        outer: dict[bytes, Map] = {}
-        with ExitStack() as inner:
-            for file_id, deltas in files.items():
-                entries = max(deltas.count, 1) if any_size else template.max_entries
-                rows = self._create_array(entries, template.value_size, template.flags, name="stack_deltas")
-                outer[file_id.to_bytes(8, "little")] = inner.enter_context(rows)
-                rows.fill(deltas.pack(self._global_ids(deltas.infos)))
-            self._outer(bucket).update_batch(outer)
+    # ---- the ABI's maps ----
+
+    def _add_to_buckets(self, files: Mapping[int, StackDeltas], packed: Mapping[int, bytes]) -> None:
+        """Put each file into the bucket that is named after the size of its array; a page says which one.
+
+        Where arrays may have the size they need, all go into the bucket that the largest of them needs: the
+        kernel waits some 10 ms (for programs that may use the old value) after each call that changes a map
+        of maps.
+        """
+        buckets: dict[int, list[int]] = {}
         for file_id, deltas in files.items():
-            self._buckets[file_id] = bucket
-            self._add_pages(file_id, bucket, deltas)
+            buckets.setdefault(deltas.bucket, []).append(file_id)
+        if buckets and self._template(max(buckets)).flags & MapFlag.INNER_MAP:
+            buckets = {max(buckets): list(files)}
+        for bucket, file_ids in buckets.items():
+            template = self._template(bucket)
+            outer: dict[bytes, Map] = {}
+            with ExitStack() as inner:
+                for file_id in file_ids:
+                    any_size = template.flags & MapFlag.INNER_MAP
+                    entries = max(files[file_id].count, 1) if any_size else template.max_entries
+                    rows = self._create_array(
+                        entries, template.value_size, template.flags, name="stack_deltas"
+                    )
+                    outer[file_id.to_bytes(8, "little")] = inner.enter_context(rows)
+                    rows.fill(packed[file_id])
+                self._outer(bucket).update_batch(outer)
+            for file_id in file_ids:
+                self._buckets[file_id] = bucket
+                self._add_pages(file_id, bucket, files[file_id])
+
+    # ---- the walker's ----
+
+    def _add_flat(self, file_id: int, deltas: StackDeltas, packed: bytes) -> None:
+        """Put the rows behind those of earlier files; without room the walker knows none of them."""
+        rows, pages = self._maps.get("flat_rows"), self._maps.get("flat_pages")
+        if rows is None or pages is None:  # only the walker has them
+            return
+        base = self._rows_used
+        text_from, index = deltas.flat_pages(base + 1)
+        count = len(index) // pages.value_size
+        elements = -(-(deltas.count + 1) // _ROWS_PER_ELEMENT)
+        if (
+            not count
+            or base // _ROWS_PER_ELEMENT + elements > rows.max_entries
+            or self._pages_used + count > pages.max_entries
+        ):
+            return
+        packed = _UNKNOWN_ROW + packed
+        rows.fill(packed.ljust(elements * rows.value_size, b"\0"), base // _ROWS_PER_ELEMENT)
+        pages.fill(index, self._pages_used)
+        self._places[file_id] = FlatPlace(text_from, self._pages_used, count)
+        self._rows_used += elements * _ROWS_PER_ELEMENT
+        self._pages_used += count
 
     def _outer(self, bucket: int) -> Map:
         return self._maps[f"exe_id_to_{bucket}_stack_deltas"]
@@ -106,15 +159,18 @@ class NativeTables:
         values = ffi.new("StackDeltaPageInfo[]", [(first, count, bucket) for _, first, count in pages])
         self._pages[file_id] = keys
         try:
-            self._maps["stack_delta_page_to_info"].update_packed(keys, bytes(ffi.buffer(values)))
+            self._maps[_PAGES].update_packed(keys, bytes(ffi.buffer(values)))
         except BpfError:
             self.remove(file_id)
             raise
 
     def remove(self, file_id: int) -> None:
         """Forget a file; nothing happens if it is not there. Its rules stay, others may use them."""
-        pages = self._maps["stack_delta_page_to_info"]
+        self._known.discard(file_id)
         keys = self._pages.pop(file_id, b"")
+        if not keys:
+            return
+        pages = self._maps[_PAGES]
         for at in range(0, len(keys), StackDeltaPageKey.size):
             pages.pop(keys[at : at + StackDeltaPageKey.size], None)
         bucket = self._buckets.pop(file_id, None)

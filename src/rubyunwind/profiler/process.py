@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rubyunwind.abi import (
     PROG_UNWIND_NATIVE,
     PROG_UNWIND_RUBY,
+    NativeMapping,
     OffsetRange,
     PIDPageMappingInfo,
     encode_bias_and_unwind_program,
@@ -101,7 +102,10 @@ class ProfiledProcess:
 
         Page 0 of a pid is that sign: samples are unwound and exec is reported from then on.
         """
-        self._set([pid_page_key(self.pid)], 0, encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE))
+        value = PIDPageMappingInfo(
+            bias_and_unwind_program=encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE)
+        )
+        self._maps["pid_page_to_mapping_info"][pid_page_key(self.pid)] = bytes(value)
 
     def sync(self) -> bool:
         """Register what was mapped since the last call, and Ruby once it is there; True if anything changed.
@@ -129,7 +133,7 @@ class ProfiledProcess:
         if not code or code != parent._seen:
             return
         for start, end, file_id, packed in parent._entries:
-            self._set(pid_page_keys(self.pid, start, end), file_id, packed)
+            self._set(start, end, file_id, packed)
         self._entries = set(parent._entries)
         self._seen = code
         self.refusal = parent.refusal
@@ -141,11 +145,9 @@ class ProfiledProcess:
 
     def forget(self) -> None:
         """Remove everything the kernel side knows of the process."""
-        pages = self._maps["pid_page_to_mapping_info"]
         for start, end, _, _ in self._entries:
-            for key in pid_page_keys(self.pid, start, end):
-                pages.pop(key, None)
-        pages.pop(pid_page_key(self.pid), None)
+            self._unset(start, end)
+        self._maps["pid_page_to_mapping_info"].pop(pid_page_key(self.pid), None)
         self._entries.clear()
         self._forget_ruby()
 
@@ -193,18 +195,38 @@ class ProfiledProcess:
             self._tables.add(fresh)
         except BpfError as error:
             _log.warning("not all unwind rows fit the kernel's tables: %s", error)
-        pages = self._maps["pid_page_to_mapping_info"]
         for start, end, _, _ in self._entries - wanted:
-            for key in pid_page_keys(self.pid, start, end):
-                pages.pop(key, None)
+            self._unset(start, end)
         for start, end, file_id, packed in wanted - self._entries:
-            self._set(pid_page_keys(self.pid, start, end), file_id, packed)
+            self._set(start, end, file_id, packed)
         self._entries = wanted
         self.announce()
 
-    def _set(self, keys: list[bytes], file_id: int, packed: int) -> None:
+    def _set(self, start: int, end: int, file_id: int, packed: int) -> None:
+        """Say what a mapping is, to the chain and to the walker."""
+        keys = pid_page_keys(self.pid, start, end)
         value = bytes(PIDPageMappingInfo(file_id=file_id, bias_and_unwind_program=packed))
         self._maps["pid_page_to_mapping_info"].update_packed(b"".join(keys), value * len(keys))
+        walkers = self._maps.get("pid_mappings")
+        if walkers is not None:
+            place = self._tables.place_of(file_id)
+            mapping = NativeMapping(
+                start=start,
+                end=end,
+                file_id=file_id,
+                bias_and_unwind_program=packed,
+                text_from=place.text_from,
+                pages_first=place.pages_first,
+                pages_count=place.pages_count,
+            )
+            walkers.update_packed(b"".join(keys), bytes(mapping) * len(keys))
+
+    def _unset(self, start: int, end: int) -> None:
+        for name in ("pid_page_to_mapping_info", "pid_mappings"):
+            pages = self._maps.get(name)
+            for key in pid_page_keys(self.pid, start, end) if pages is not None else ():
+                assert pages is not None
+                pages.pop(key, None)
 
     def _ruby_is_early(self) -> bool:
         """Whether Ruby was found so early in its start that not everything could be read yet."""

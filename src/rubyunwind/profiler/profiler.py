@@ -19,7 +19,7 @@ from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks
-from rubyunwind.profiler.tracer import load_tracer, tracer_spec
+from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ _FEW = {
     "stack_delta_page_to_info": 16384,
     "ruby_procs": 256,
     "ruby_tls": 256,
+    "flat_rows": 1 << 19,
+    "flat_pages": 1 << 17,
     **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},
 }
 
@@ -62,6 +64,8 @@ class Profiler:
     `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
     can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name,
     `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
+    `unwinder` is "walker" (up to 2600 frames a stack) or "chain" (the frozen ABI's 128 frames and 29 tail
+    calls); by default the walker, where the flavour has it.
 
     Entering raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an
     old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
@@ -80,6 +84,7 @@ class Profiler:
         children: bool = True,
         debug_tracer: bool = False,
         flavour: str | None = None,
+        unwinder: str | None = None,
         map_sizes: Mapping[str, int] | None = None,
     ) -> None:
         if rate < 1:
@@ -90,6 +95,7 @@ class Profiler:
         self._children = children
         self._debug = debug_tracer
         self._flavour = flavour
+        self._unwinder = unwinder
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._torn = self._truncated = 0
@@ -122,9 +128,8 @@ class Profiler:
             self._timer.watch(self._reports.fileno())
             self._tracker = ProcessTracker(self._collection, children=self._children, everything=self._all)
             stack.callback(self._tracker.close)
-            self._assembler = Assembler(self._tracker, maps["kernel_stackmap"])
-            program = self._collection.programs["native_tracer_entry"]
-            self._ticks = stack.enter_context(Ticks(program, self._rate))
+            self._assembler = Assembler(self._tracker, maps.get("kernel_stackmap"))
+            self._ticks = stack.enter_context(Ticks(entry_of(self._collection), self._rate))
             for pid in self._pids:
                 self.follow(pid)
             self._ticks.start()
@@ -135,7 +140,8 @@ class Profiler:
         self.close()
 
     def _load(self) -> Collection:
-        return load_tracer(tracer_spec(self._flavour, debug=self._debug), max_entries=self._sizes)
+        spec = tracer_spec(self._flavour, debug=self._debug)
+        return load_tracer(spec, unwinder=self._unwinder, max_entries=self._sizes)
 
     def _check(self) -> None:
         """Raise LifetimeError unless the profiler is entered, not closed, and this is no forked child."""

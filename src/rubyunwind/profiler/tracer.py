@@ -8,18 +8,31 @@ from typing import TYPE_CHECKING
 
 from rubyunwind.bpf.features import FLAVOURS, LEGACY, LONG_PROGRAMS, YES, features
 from rubyunwind.bpf.flavour import choose_flavour
+from rubyunwind.bpf.kinds import ProgramType
+from rubyunwind.bpf.library import load_library
 from rubyunwind.bpf.spec import LONG_SUFFIX, load_collection_spec
 from rubyunwind.errors import NotSupported
-from rubyunwind.profiler.system import ANALYSIS_MAP, ANALYSIS_PROGRAM, system_config
+from rubyunwind.profiler.system import ANALYSIS_MAP, system_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rubyunwind.abi import Struct
     from rubyunwind.bpf.collection import Collection
+    from rubyunwind.bpf.program import Program
     from rubyunwind.bpf.spec import CollectionSpec
 
-__all__ = ["load_tracer", "tracer_spec"]
+__all__ = ["CHAIN", "UNWINDERS", "WALKER", "entry_of", "load_tracer", "tracer_spec"]
+
+WALKER, CHAIN = "walker", "chain"
+UNWINDERS = (WALKER, CHAIN)
+WALKER_ENTRY, CHAIN_ENTRY = "native_tracer_walker", "native_tracer_entry"
+
+# Maps of maps.h that one of them reads: all of the walker's, those of an entry a CPU, and (the beginnings of
+# the names of) the chain's.
+_WALKERS = ("walk_records", "iseq_cache", "walker_config", "pid_mappings", "flat_rows", "flat_pages")
+_PER_CPU = ("walk_records", "iseq_cache")
+_CHAINS = ("exe_id_to_", "stack_delta_page_to_info", "progs", "per_cpu_records", "kernel_stackmap")
 
 
 def tracer_spec(flavour: str | None = None, *, debug: bool = False) -> CollectionSpec:
@@ -41,20 +54,46 @@ def tracer_spec(flavour: str | None = None, *, debug: bool = False) -> Collectio
     return load_collection_spec(debug, legacy=flavour == LEGACY)
 
 
-def load_tracer(spec: CollectionSpec, *, max_entries: Mapping[str, int] | None = None) -> Collection:
+def load_tracer(
+    spec: CollectionSpec, *, unwinder: str | None = None, max_entries: Mapping[str, int] | None = None
+) -> Collection:
     """Load a tracer's object and fill `system_config`; the caller owns the collection.
 
-    Raises BpfError, and NotSupported where rights are missing or the kernel's layout is not found.
+    `unwinder` is "walker", one program that takes all steps of a stack, or "chain", the programs of the
+    tail-call array; by default the walker where the object has it. `entry_of` is what a clock is to run.
+    Raises BpfError, and NotSupported where rights are missing, the kernel's layout is not found, or the
+    legacy object, which has the chain only, is asked for the walker.
     """
+    if unwinder not in (None, *UNWINDERS):
+        raise ValueError(f"unwinder {unwinder!r}: it must be one of {', '.join(UNWINDERS)}")
+    has_walker = WALKER_ENTRY in spec.programs
+    if unwinder == WALKER and not has_walker:
+        raise NotSupported(
+            "the legacy programs, for kernels before 5.10 or without type information, have no walker: "
+            "use the chain",
+            feature="the walker",
+            needs="Linux 5.10 with CONFIG_DEBUG_INFO_BTF",
+        )
     values: dict[str, Struct] = {"system_config": system_config()}
-    unused: set[str] = set()
-    if ANALYSIS_PROGRAM in spec.programs:
+    sizes = dict(max_entries or {})
+    if has_walker and unwinder != CHAIN:
+        spec, unused = _walker_only(spec)
+        cpus = load_library().lib.libbpf_num_possible_cpus()
+        sizes = {
+            **dict.fromkeys(_PER_CPU, cpus),
+            **{name: n for name, n in sizes.items() if name not in unused},
+        }
+    elif has_walker:
+        unused = set(_WALKERS)
+        sizes = {name: n for name, n in sizes.items() if name not in unused}
+    else:
         from rubyunwind.profiler.task_layout import find_task_layout  # old kernels only
 
         values["system_config"], values["task_offsets"] = find_task_layout(spec)
         unused = {ANALYSIS_MAP}
+        sizes = {name: n for name, n in sizes.items() if name in spec.maps}
         spec = _with_long_programs(spec)
-    collection = spec.load(max_entries=max_entries, without_maps=unused)
+    collection = spec.load(max_entries=sizes, without_maps=unused)
     try:
         for name, value in values.items():
             collection.maps[name][0] = bytes(value)
@@ -62,6 +101,20 @@ def load_tracer(spec: CollectionSpec, *, max_entries: Mapping[str, int] | None =
         collection.close()
         raise
     return collection
+
+
+def entry_of(collection: Collection) -> Program:
+    """Return the program that takes a sample."""
+    return collection.programs.get(WALKER_ENTRY) or collection.programs[CHAIN_ENTRY]
+
+
+def _walker_only(spec: CollectionSpec) -> tuple[CollectionSpec, set[str]]:
+    """Return the spec with the walker in place of the chain, and the maps that only the chain reads."""
+    programs = {
+        name: replace(program, load=name == WALKER_ENTRY or program.type != ProgramType.PERF_EVENT)
+        for name, program in spec.programs.items()
+    }
+    return replace(spec, programs=programs), {name for name in spec.maps if name.startswith(_CHAINS)}
 
 
 def _with_long_programs(spec: CollectionSpec) -> CollectionSpec:

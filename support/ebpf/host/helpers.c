@@ -30,6 +30,8 @@ long bpf_map_delete_elem(void *map, const void *key) {
 
 u64 bpf_ktime_get_ns(void) { return host_current->task->ktime; }
 
+u32 bpf_get_smp_processor_id(void) { return 0; }
+
 u64 bpf_get_current_pid_tgid(void) {
   return (u64)host_current->task->pid << 32 | host_current->task->tid;
 }

@@ -15,6 +15,7 @@ long bpf_map_delete_elem(void *map, const void *key);
 u64 bpf_ktime_get_ns(void);
 long bpf_tail_call(void *ctx, void *prog_array, u32 index);
 u64 bpf_get_current_pid_tgid(void);
+u32 bpf_get_smp_processor_id(void);
 long bpf_get_current_comm(void *buffer, u32 size);
 long bpf_perf_event_output(void *ctx, void *map, u64 flags, void *data, u64 size);
 long bpf_get_stackid(void *ctx, void *map, u64 flags);

@@ -18,6 +18,7 @@ static const struct {
     {"unwind_stop", (program_fn)unwind_stop},
     {"unwind_native", (program_fn)unwind_native},
     {"unwind_ruby", (program_fn)unwind_ruby},
+    {"native_tracer_walker", (program_fn)native_tracer_walker},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
@@ -64,12 +65,18 @@ static const struct {
     MAP(counters),
     MAP(followed_pids),
     MAP(kernel_stack_scratch),
+    MAP(walk_records),
+    MAP(iseq_cache),
+    MAP(walker_config),
+    MAP(pid_mappings),
+    MAP(flat_rows),
+    MAP(flat_pages),
 };
 enum { MAPS = sizeof maps / sizeof *maps };
 
 struct host {
   host_map *maps[MAPS];
-  u8 output[sizeof(Trace)];
+  u8 output[offsetof(Trace, frames) + sizeof(Frame) * MAX_DEEP_FRAMES];
   size_t output_length;
   u64 events;
 };
@@ -140,21 +147,23 @@ static void run_to_the_end(program_fn run, host_run_state *state, struct bpf_per
   host_current = outer;
 }
 
-/* As many as the chain looks at: frames that Ruby does not show are not counted by the trace's own
+/* As many as the walker looks at: frames that Ruby does not show are not counted by the trace's own
  * limit, and a stack of nothing else, in memory that is no stack, might have no end. */
-enum { MAX_CONTROL_FRAMES = FRAMES_PER_WALK_RUBY_STACK * (MAX_TAIL_CALLS + 1) };
+enum { MAX_CONTROL_FRAMES = STEPS_PER_CALL * MAX_CALLS };
 
 /*
  * The Ruby steps by themselves, from an execution context that user space has found. No BPF
  * program: a thread that is not stopped has no registers to begin a native walk with.
  */
 static int unwind_context(u64 ec) {
-  PerCPURecord *record = get_pristine_per_cpu_record();
+  PerCPURecord *record = get_per_cpu_record();
   const host_task *task = host_current->task;
   const RubyProcInfo *ruby = map_element(&ruby_procs, task->pid);
   u32 unwinder = PROG_UNWIND_STOP;
   if (!record || !ruby)
     return -ENOENT;
+  const Walk walk = chain_walk(record);
+  make_pristine(record);
   Trace *trace = &record->trace;
   trace->pid = task->pid;
   trace->tid = task->tid;
@@ -163,15 +172,15 @@ static int unwind_context(u64 ec) {
   bpf_get_current_comm(trace->comm, sizeof(trace->comm));
   /* There is no native walk to hand over to: all frames come in one go. */
   trace->flags = TRACE_NATIVE_ROOT | TRACE_RUBY_MET;
-  ErrorCode error = ruby_enter(record, ruby, ec);
+  ErrorCode error = ruby_enter(&walk, ruby, ec);
   if (!error)
     unwinder = PROG_UNWIND_RUBY;
   for (int i = 0; i < MAX_CONTROL_FRAMES && unwinder == PROG_UNWIND_RUBY; i++)
-    error = ruby_step(record, ruby, &unwinder);
+    error = ruby_step(&walk, ruby, &unwinder);
   if (unwinder == PROG_UNWIND_RUBY)
     error = ERR_STACK_LENGTH_EXCEEDED;
   record->state.unwind_error = error;
-  finish_trace(NULL, record);
+  finish_trace(NULL, &walk);
   return 0;
 }
 
