@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_PROGRAMS = ("native_tracer_entry", "unwind_native", "unwind_ruby", "unwind_stop")
+_PROGRAMS = ("native_tracer_walker", "native_tracer_entry", "unwind_native", "unwind_ruby", "unwind_stop")
 _MARK = b"facts "
 
 
@@ -31,6 +31,8 @@ def exact(flavour: dict[str, Any]) -> str:
 def verified(flavour: dict[str, Any], program: str) -> str:
     """Return how many instructions the verifier walked in a program, or in the long one in its place."""
     counts = flavour.get("verified", {})
+    if counts and program not in counts and f"{program}_long" not in counts:
+        return ""
     # Kernels tell since 5.16.
     count = counts.get(program) or counts.get(f"{program}_long")
     return f"{count:,}" if count else "?"

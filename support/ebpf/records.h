@@ -101,6 +101,11 @@ INLINE ErrorCode push_with_max_frames(const Walk *walk, u64 file_id, u64 addr_or
   u64 length = trace->stack_len;
   /* Keeps clang from checking one copy of the length and indexing with another. */
   asm volatile("" : "+r"(length));
+#ifndef RUBYUNWIND_LEGACY
+  if (walk->windows && kind != FRAME_MARKER_ABORT &&
+      length + 1 >= ((WalkRecord *)walk->record)->max_frames)
+    max_frames = 0; /* fewer were asked for */
+#endif
   if (length >= max_frames) {
     increment_metric(metricID_UnwindErrStackLengthExceeded);
     return ERR_STACK_LENGTH_EXCEEDED;

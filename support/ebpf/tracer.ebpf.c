@@ -332,6 +332,9 @@ int native_tracer_walker(struct bpf_perf_event_data *ctx) {
   if (!walk_of_this_cpu(&walk))
     return -1;
   WalkRecord *record = (WalkRecord *)walk.record;
+  const WalkerConfig *config = map_element(&walker_config, 0);
+  u32 max_frames = config ? config->max_frames : 0;
+  record->max_frames = max_frames ? max_frames : MAX_DEEP_FRAMES;
   record->mapping.mapping.start = record->mapping.mapping.end = 0;
   record->windows.control_frames_bounds.bytes = 0;
   record->windows.env_bounds.bytes = 0;

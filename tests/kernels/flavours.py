@@ -24,5 +24,12 @@ def _expected() -> tuple[str, ...]:
 EXPECTED = _expected()
 """Flavours that work here, the one that is chosen first."""
 
-_FLAVOUR_OF = {"release": CO_RE, "debug": CO_RE, "legacy": LEGACY}
-BUILDS = [build for build, flavour in _FLAVOUR_OF.items() if flavour in EXPECTED]
+_BUILDS = [
+    ("release", "walker", CO_RE),
+    ("release", "chain", CO_RE),
+    ("debug", "walker", CO_RE),
+    ("debug", "chain", CO_RE),
+    ("legacy", "chain", LEGACY),
+]
+BUILDS = [(build, unwinder) for build, unwinder, flavour in _BUILDS if flavour in EXPECTED]
+"""Objects that load here, and what of them is loaded."""

@@ -141,6 +141,18 @@ def test_a_stack_deeper_than_the_record_is_cut_at_its_root_and_says_so(
     assert len(exact) >= SHARE * len(samples)
 
 
+def test_fewer_frames_than_there_is_room_for_may_be_asked_for() -> None:
+    with (
+        spinning("recursion.rb", "100") as program,
+        Profiler([program.pid], rate=RATE, max_frames=50) as profiler,
+    ):
+        samples = gather(profiler, SAMPLES)
+    assert {sample.reason for sample in samples} == {"limit"}
+    # Of 50 one is the error, which is no place.
+    assert {len(sample.frames) for sample in samples} == {49}
+    assert all(locations(s) == program.stack[: len(locations(s))] for s in samples)
+
+
 def test_more_bounces_than_tail_calls_are_cut_at_the_root_and_say_so() -> None:
     with (
         spinning("bounces.rb", "15") as program,

@@ -37,13 +37,14 @@ def test_a_row_has_what_its_guest_noted(tmp_path: Path) -> None:
     log = tmp_path / "6.1.log"
     log.write_bytes(b"\xff boot\nkernel 6.1.0-57\nfacts " + json.dumps(facts).encode() + b"\nJOBRC 0\n")
     head, row, legacy = rows(log)
-    assert (legacy[0], legacy[1], legacy[3], legacy[-1]) == ("6.1.0-57", "legacy", "74,641", "none")
+    assert (legacy[0], legacy[1], legacy[4], legacy[-1]) == ("6.1.0-57", "legacy", "74,641", "none")
     assert dict(zip(head, row, strict=True)) == {
         "kernel": "6.1.0-57",
         "programs": "co-re amd64",
-        "native_tracer_entry": "?",
+        "native_tracer_walker": "",
+        "native_tracer_entry": "",
         "unwind_native": "11,441",
-        "unwind_ruby": "?",
+        "unwind_ruby": "",
         "unwind_stop": "?",
         "load ms": "374",
         "stacks exact": "99 of 100",

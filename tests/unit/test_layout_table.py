@@ -61,6 +61,12 @@ BOTH = {
         "transaction_id 29 8",
     ),
     # Beside the ABI, but in maps that other programs may fill.
+    "NativeMapping": (
+        48,
+        "start 0 8, end 8 8, file_id 16 8, bias_and_unwind_program 24 8, text_from 32 8, pages_first 40 4, "
+        "pages_count 44 4",
+    ),
+    "WalkerConfig": (4, "max_frames 0 4"),
     "TaskOffsets": (8, "pid 0 4, tgid 4 4"),
     "RubyTLSInfo": (24, "offset 0 8, module_id 8 8, dtv_offset 16 4, dtv_entry_size 20 1, kind 21 1"),
 }

@@ -32,6 +32,7 @@ PROGRAMS = {
     "process_fork": "raw_tp/sched_process_fork",
 }
 # Of the legacy object, and loaded on request only.
+WALKER_PROGRAMS = {"native_tracer_walker": "?perf_event"}  # not of the legacy object
 LEGACY_PROGRAMS = {"unwind_native_long": "?perf_event", "analyze_system": "?perf_event"}
 RECORD_SIZE = {"amd64": 4352, "arm64": 4328}
 # type, key bytes, value bytes, entries in the object (0: one per CPU, set at load)
@@ -62,6 +63,14 @@ MAPS = {
     "followed_pids": (MapType.HASH, 4, 4, 65536),
     "kernel_stack_scratch": (MapType.PERCPU_ARRAY, 4, 127 * 8, 1),
     "task_offsets": (MapType.ARRAY, 4, 8, 1),
+}
+# An entry a CPU, set at load.
+WALKER_MAPS = {
+    "iseq_cache": (MapType.ARRAY, 4, 2048 * 32, 1),
+    "walker_config": (MapType.ARRAY, 4, 4, 1),
+    "pid_mappings": (MapType.LPM_TRIE, 16, 48, 1 << 19),
+    "flat_rows": (MapType.ARRAY, 4, 8, 1 << 21),
+    "flat_pages": (MapType.ARRAY, 4, 8, 1 << 19),
 }
 # Declared since the ABI has them, or for BTF; no program of ours uses them.
 NOT_CREATED = {
@@ -150,7 +159,7 @@ def debug_formats() -> tuple[bytes, ...]:
 @each_object
 def test_the_programs_are_those_and_in_those_sections(kind: str, arch: str) -> None:
     programs = spec(kind, arch).programs
-    expected = {**PROGRAMS, **(LEGACY_PROGRAMS if kind == "legacy" else {})}
+    expected = {**PROGRAMS, **(LEGACY_PROGRAMS if kind == "legacy" else WALKER_PROGRAMS)}
     assert {name: program.section for name, program in programs.items()} == expected
     for name, program in programs.items():
         perf = expected[name].endswith("perf_event")
@@ -170,6 +179,10 @@ def test_every_map_of_the_abi_is_declared_with_its_sizes(kind: str, arch: str) -
     found = {
         name: (item.type, item.key_size, item.value_size, item.max_entries) for name, item in maps.items()
     }
+    assert {name: found.get(name) for name in expected} == expected
+    if kind != "legacy":
+        expected |= WALKER_MAPS
+        assert found.pop("walk_records")[3] == 1
     assert {name: found.get(name) for name in expected} == expected
     assert set(found) - set(expected) == {"abi_types"}
 

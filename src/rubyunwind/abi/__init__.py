@@ -50,7 +50,7 @@ from rubyunwind.abi.structs import (
     UnwindState,
     WalkerConfig,
 )
-from rubyunwind.abi.trace import ApmSpanID, ApmTraceID, Frame, Trace, decode_trace
+from rubyunwind.abi.trace import ApmSpanID, ApmTraceID, Frame, Step, Trace, decode_trace
 
 __all__ = [
     "ApmCorrelationBuf",
@@ -85,6 +85,7 @@ __all__ = [
     "StackDelta",
     "StackDeltaPageInfo",
     "StackDeltaPageKey",
+    "Step",
     "Struct",
     "SystemAnalysis",
     "SystemConfig",

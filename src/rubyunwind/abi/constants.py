@@ -13,8 +13,11 @@ __all__ = [
     "BIT_WIDTH_PAGE",
     "BIT_WIDTH_PID",
     "COMM_LEN",
+    "CONTROL_FRAMES_WINDOW",
     "DELTA_COMMAND_FLAG",
+    "ENV_WINDOW",
     "EVENT_TYPE_GENERIC_PID",
+    "FLAT_PAGE_BITS",
     "FRAMES_PER_WALK_RUBY_STACK",
     "FRAME_MARKER_ABORT",
     "FRAME_MARKER_DOTNET",
@@ -41,6 +44,7 @@ __all__ = [
     "HS_TSID_STACK_DELTA_BIT",
     "HS_TSID_STACK_DELTA_MASK",
     "HS_TSID_STACK_DELTA_SCALE",
+    "ISEQ_CACHE_ENTRIES",
     "MAX_DEEP_FRAMES",
     "MAX_FRAME_UNWINDS",
     "MAX_NON_ERROR_FRAME_UNWINDS",
@@ -71,6 +75,7 @@ __all__ = [
     "STACK_DELTA_COMMAND_FLAG",
     "STACK_DELTA_PAGE_BITS",
     "STACK_DELTA_PAGE_MASK",
+    "STACK_WINDOW",
     "TRACE_ORIGIN_OFF_CPU",
     "TRACE_ORIGIN_SAMPLING",
     "TRACE_ORIGIN_UNKNOWN",
@@ -206,3 +211,10 @@ METRIC_ID_BEGIN_CUMULATIVE: Final = 96
 METRIC_ID_MAX: Final = 97
 # Entries of the counters map.
 NUM_COUNTERS: Final = 13
+
+# The walker's (beside the frozen ABI): words read at once, entries of its caches, bits of a page of rows.
+CONTROL_FRAMES_WINDOW: Final = 128
+ENV_WINDOW: Final = 64
+STACK_WINDOW: Final = 128
+ISEQ_CACHE_ENTRIES: Final = 2048
+FLAT_PAGE_BITS: Final = 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rubyunwind.abi.constants import MAX_DEEP_FRAMES
 from rubyunwind.abi.enums import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-__all__ = ["ApmSpanID", "ApmTraceID", "Frame", "Trace", "decode_trace"]
+__all__ = ["ApmSpanID", "ApmTraceID", "Frame", "Step", "Trace", "decode_trace"]
 
 _MARKERS = tuple(FrameMarker(kind) for kind in range(256))
 _METHOD_ENTRY_BYTES = 6  # x86_64 and aarch64 user addresses fit into 48 bits
@@ -98,6 +98,16 @@ class Frame(Struct, values={"kind": _MARKERS.__getitem__, "return_address": bool
     def error(self) -> ErrorCode | None:
         """Reason of an error frame, None for an ordinary one."""
         return ErrorCode(self.addr_or_line) if self.is_error else None
+
+
+class Step(NamedTuple):
+    """A frame as plain numbers; see Frame for what they mean."""
+
+    file_id: int
+    addr_or_line: int
+    kind: int
+    return_address: int
+    method_entry: int
 
 
 class Trace(Struct, values={"flags": TraceFlag}):
@@ -205,6 +215,21 @@ class Trace(Struct, values={"flags": TraceFlag}):
             frames = self._frames = tuple(made)
         return frames
 
+    def steps(self) -> list[Step]:
+        """Return the frames as plain tuples, leaf first: what a reader of many deep stacks has time for."""
+        return [
+            Step(file_id, place, word & 0xFF, word >> 8 & 0xFF, word >> 16)
+            for file_id, place, word in _STEP.iter_unpack(self._raw[_HEADER:])
+        ]
+
+    def first_error(self) -> ErrorCode | None:
+        """Return the error of the innermost error frame, None if no frame is one."""
+        kinds = bytes(self._raw[_HEADER + _KIND_AT :: _FRAME_SIZE])
+        if not kinds or max(kinds) < _ERROR_BIT:
+            return None
+        index = next(i for i, kind in enumerate(kinds) if kind >= _ERROR_BIT)
+        return self.frames[index].error
+
     @property
     def error(self) -> ErrorCode | None:
         """Why the walk was given up, from the abort frame at the end; None if there is none."""
@@ -218,6 +243,10 @@ _HEADER = Trace.members["frames"].offset
 _STACK_LEN = struct.Struct("<I")
 _STACK_LEN_AT = Trace.members["stack_len"].offset
 _FRAME_SIZE = Frame.size
+_KIND_AT = Frame.members["kind"].offset
+_ERROR_BIT = 0x80
+# file_id, addr_or_line, and kind, return_address and method entry in one word, as the kernel side writes it
+_STEP = struct.Struct("<QQQ")
 _TRACE_SIZE = Trace.size
 
 

@@ -15,8 +15,7 @@ from rubyunwind.profiler.sample import Frame, Sample
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rubyunwind.abi import Frame as TraceFrame
-    from rubyunwind.abi import Trace
+    from rubyunwind.abi import Step, Trace
     from rubyunwind.bpf.maps import Map
     from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
@@ -26,6 +25,9 @@ __all__ = ["Assembler", "Processes"]
 # Ruby reuses the memory behind the addresses in a stack: its names are asked for again after this long.
 _BELIEVED = 1.0
 _MOST_STACKS = 16384
+# Plain numbers: of a deep stack there are thousands to compare.
+_NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)
+_KERNEL, _ABORT, _ERROR_BIT = int(FrameMarker.KERNEL), int(FrameMarker.ABORT), 0x80
 _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
 
 # frames, complete or the reason, and when they were named
@@ -89,34 +91,34 @@ class Assembler:
         caller: Frame | None = None
         root_file = 0
         # Root first: a C function has the place of the Ruby frame that called it.
-        items: Sequence[TraceFrame] = trace.frames
+        items: Sequence[Step] = trace.steps()
         if process is not None and process.interpreter is not None:
             rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT)
             items = place_ruby_frames(items, process.interpreter.holds, rooted=rooted)
         for item in reversed(items):
             kind = item.kind
-            if kind == FrameMarker.ABORT:
-                continue  # it is the reason, not a place
-            if kind == FrameMarker.NATIVE:
+            if kind == _NATIVE:
                 root_file = root_file or item.file_id
                 frame = self._native(item)
-            elif kind == FrameMarker.RUBY:
+            elif kind == _RUBY:
                 frame = caller = self._ruby(item, process)
-            elif kind == FrameMarker.RUBY_CFUNC:
+            elif kind == _CFUNC:
                 frame = self._cfunc(item, process, caller)
-            elif kind == FrameMarker.KERNEL:
+            elif kind == _KERNEL:
                 frame = self._kernel(item.addr_or_line)
-            elif item.is_error:
+            elif kind == _ABORT:
+                continue  # it is the reason, not a place
+            elif kind & _ERROR_BIT:
                 frame = Frame("error", f"[error: {reason_of(ErrorCode(item.addr_or_line))}]")
             else:
-                frame = Frame("unknown", f"[frame of kind {int(kind):#x}]")
+                frame = Frame("unknown", f"[frame of kind {kind:#x}]")
             frames.append(frame)
         frames.reverse()
         kernel = self._kernel_stack(trace.kernel_stack_id) if trace.kernel_stack_id >= 0 else ()
         loop = process.interpreter if process is not None else None
         return (*kernel, *frames), incompleteness(trace, loop is not None and loop.file_id == root_file)
 
-    def _native(self, item: TraceFrame) -> Frame:
+    def _native(self, item: Step) -> Frame:
         file = self._tracker.files.by_id(item.file_id)
         # A return address lies behind its call, which may have been the function's last instruction.
         address = item.addr_or_line - item.return_address
@@ -124,14 +126,14 @@ class Assembler:
             return Frame("unknown", "[code of an unknown file]", f"file {item.file_id:#x}", offset=address)
         return file.frame(address)
 
-    def _ruby(self, item: TraceFrame, process: ProfiledProcess | None) -> Frame:
+    def _ruby(self, item: Step, process: ProfiledProcess | None) -> Frame:
         if process is None or process.symbolizer is None:
             return Frame("unknown", "[Ruby frame of a process that has ended]")
         frame = process.symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
         self.unnamed += frame.kind == "unknown"
         return frame
 
-    def _cfunc(self, item: TraceFrame, process: ProfiledProcess | None, caller: Frame | None) -> Frame:
+    def _cfunc(self, item: Step, process: ProfiledProcess | None, caller: Frame | None) -> Frame:
         if process is None or process.symbolizer is None:
             return Frame("unknown", "[C function of a process that has ended]")
         return process.symbolizer.cfunc_frame(item.file_id, caller)

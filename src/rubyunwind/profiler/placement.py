@@ -17,16 +17,15 @@ from rubyunwind.abi import FrameMarker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rubyunwind.abi import Frame
+    from rubyunwind.abi import Step
 
 __all__ = ["place_ruby_frames"]
 
-_RUBY = frozenset({FrameMarker.RUBY, FrameMarker.RUBY_CFUNC})
+# A tuple, as members of an enum and plain numbers are equal, but do not hash alike.
+_RUBY = (int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC))
 
 
-def place_ruby_frames(
-    frames: Sequence[Frame], is_loop: Callable[[Frame], bool], *, rooted: bool
-) -> list[Frame]:
+def place_ruby_frames(frames: Sequence[Step], is_loop: Callable[[Step], bool], *, rooted: bool) -> list[Step]:
     """Return the frames of a trace, leaf first, with each Ruby group before the loop that runs it.
 
     `is_loop` tells whether a native frame is the interpreter loop's; `rooted` says that the native walk
@@ -36,8 +35,8 @@ def place_ruby_frames(
     errors = [frame for frame in frames if frame.kind == FrameMarker.ABORT]
     rest = frames[: len(frames) - len(errors)] if errors else frames
     # Runs of Ruby frames, each with the run of other frames that precedes it towards the leaf.
-    natives: list[list[Frame]] = [[]]
-    groups: list[list[Frame]] = []
+    natives: list[list[Step]] = [[]]
+    groups: list[list[Step]] = []
     for frame in rest:
         if frame.kind in _RUBY:
             if len(groups) < len(natives):
@@ -59,7 +58,7 @@ def place_ruby_frames(
     return list(frames)
 
 
-def _entering(natives: list[list[Frame]], groups: list[list[Frame]]) -> list[Frame]:
+def _entering(natives: list[list[Step]], groups: list[list[Step]]) -> list[Step]:
     """The first group is the frame just pushed: it is the leaf, and the others move one loop in."""
     kernel = [frame for frame in natives[0] if frame.kind == FrameMarker.KERNEL]
     moved = kernel + groups[0] + natives[0][len(kernel) :]
@@ -68,7 +67,7 @@ def _entering(natives: list[list[Frame]], groups: list[list[Frame]]) -> list[Fra
     return moved
 
 
-def _leaving(natives: list[list[Frame]], groups: list[list[Frame]], at: int) -> list[Frame]:
+def _leaving(natives: list[list[Step]], groups: list[list[Step]], at: int) -> list[Step]:
     """The first loop has no frame left: every group moves one loop out."""
     *inner, last = natives
     moved = list(inner[0])

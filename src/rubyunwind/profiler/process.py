@@ -26,6 +26,7 @@ from rubyunwind.ruby.symbolize import RubySymbolizer
 
 if TYPE_CHECKING:
     from rubyunwind.abi import Frame as TraceFrame
+    from rubyunwind.abi import Step
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.image import ProcessImage
     from rubyunwind.process.mappings import Mapping
@@ -49,7 +50,7 @@ class InterpreterLoop:
     lower: int
     upper: int
 
-    def holds(self, frame: TraceFrame) -> bool:
+    def holds(self, frame: TraceFrame | Step) -> bool:
         """Whether a native frame of a trace is in it."""
         address = frame.addr_or_line - frame.return_address
         return frame.file_id == self.file_id and self.lower <= address <= self.upper

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
+from collections import deque
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import Counter, decode_trace
+from rubyunwind.abi import MAX_DEEP_FRAMES, Counter, decode_trace
 from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
@@ -18,7 +19,7 @@ from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.system import require_initial_pid_namespace
-from rubyunwind.profiler.ticks import Ticks
+from rubyunwind.profiler.ticks import Ticks, online_cpus
 from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 
@@ -46,7 +47,9 @@ _FEW = {
     **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},
 }
 
-_TRACE_PAGES = 64
+# For each CPU, in pages: a ring of a megabyte holds sixteen of the largest traces. Less on many CPUs.
+_TRACE_PAGES = ((8, 256), (32, 128))
+_FEWEST_PAGES = 64
 # Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked
 # for): a wake-up for each would cost the sampled program several microseconds.
 _NO_WAKE_UPS = 1 << 20
@@ -54,6 +57,9 @@ _NO_WAKE_UPS = 1 << 20
 # live that long (an `eval` at each request) we look more often, for some seconds after it was last seen.
 _PERIOD, _SHORT_PERIOD = 0.025, 0.002
 _HURRY = 5.0
+# Seconds between looks at the rings while records are worked on, and how long a call may go on with it: then
+# it ends with what it has taken.
+_SHORTEST_TAKE, _LONGEST_WORK = 0.001, 0.25
 
 
 class Profiler:
@@ -65,7 +71,7 @@ class Profiler:
     can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name,
     `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
     `unwinder` is "walker" (up to 2600 frames a stack) or "chain" (the frozen ABI's 128 frames and 29 tail
-    calls); by default the walker, where the flavour has it.
+    calls); by default the walker, where the flavour has it. `max_frames` bounds the walker's traces.
 
     Entering raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an
     old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
@@ -85,6 +91,7 @@ class Profiler:
         debug_tracer: bool = False,
         flavour: str | None = None,
         unwinder: str | None = None,
+        max_frames: int = MAX_DEEP_FRAMES,
         map_sizes: Mapping[str, int] | None = None,
     ) -> None:
         if rate < 1:
@@ -96,6 +103,7 @@ class Profiler:
         self._debug = debug_tracer
         self._flavour = flavour
         self._unwinder = unwinder
+        self._max_frames = max_frames
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._torn = self._truncated = 0
@@ -121,7 +129,9 @@ class Profiler:
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
             self._traces = stack.enter_context(
-                PerfBuffer(maps["trace_events"], pages=_TRACE_PAGES, wakeup_events=_NO_WAKE_UPS)
+                PerfBuffer(
+                    maps["trace_events"], pages=_trace_pages(len(online_cpus())), wakeup_events=_NO_WAKE_UPS
+                )
             )
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
             self._timer.watch(self._traces.fileno())
@@ -141,7 +151,9 @@ class Profiler:
 
     def _load(self) -> Collection:
         spec = tracer_spec(self._flavour, debug=self._debug)
-        return load_tracer(spec, unwinder=self._unwinder, max_entries=self._sizes)
+        return load_tracer(
+            spec, unwinder=self._unwinder, max_frames=self._max_frames, max_entries=self._sizes
+        )
 
     def _check(self) -> None:
         """Raise LifetimeError unless the profiler is entered, not closed, and this is no forked child."""
@@ -234,18 +246,36 @@ class Profiler:
         self._timer.clear()
         self._reports.consume()
         self._reports.records()
+        self._traces.consume()
         # Processes first: what they have just mapped is missed by every sample until it is registered.
         wait = self._tracker.run()
-        self._traces.consume()
-        self._torn = self._traces.malformed
         samples = []
-        for cpu, record in self._traces.records():
+        for cpu, record in self._taken():
             try:
                 samples.append(self._sample(record, cpu))
             except DecodeError:
                 self._malformed += 1
+        self._torn = self._traces.malformed
         self._due = time.monotonic() + min(wait, self._pace())
         return samples
+
+    def _taken(self) -> Iterator[tuple[int, memoryview]]:
+        """Take the records out of the rings, and again while those are worked on.
+
+        The first sample of a deep stack takes longer to name than a ring of such stacks takes to fill.
+        """
+        taken = 0.0
+        end = time.monotonic() + _LONGEST_WORK
+        waiting: deque[tuple[int, memoryview]] = deque()
+        while True:
+            now = time.monotonic()
+            if not taken or (now - taken > _SHORTEST_TAKE and now < end):
+                self._traces.consume()
+                waiting.extend(self._traces.records())
+                taken = now
+            if not waiting:
+                return
+            yield waiting.popleft()
 
     def _pace(self) -> float:
         """Return the seconds until the next look at the rings, and set the timer to it."""
@@ -305,3 +335,8 @@ class Profiler:
                 _ = self.counters
             self._notes, self._runtimes = self.notes, self.runtimes
         self._stack.close()
+
+
+def _trace_pages(cpus: int) -> int:
+    """Return the size of each CPU's ring in pages."""
+    return next((pages for most, pages in _TRACE_PAGES if cpus <= most), _FEWEST_PAGES)

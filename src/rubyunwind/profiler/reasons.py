@@ -75,7 +75,7 @@ def incompleteness(trace: Trace, root_in_interpreter: bool) -> str | None:
     error = trace.error
     if error is None:
         # An unwinder may leave an error frame and go on; ours does not, other writers of the ABI do.
-        error = next((frame.error for frame in trace.frames if frame.is_error), None)
+        error = trace.first_error()
     if error is not None and not (
         error == ErrorCode.NATIVE_ZERO_PC and root_in_interpreter and flags & TraceFlag.RUBY_BASE
     ):

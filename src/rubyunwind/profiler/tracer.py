@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rubyunwind.abi import MAX_DEEP_FRAMES, WalkerConfig
 from rubyunwind.bpf.features import FLAVOURS, LEGACY, LONG_PROGRAMS, YES, features
 from rubyunwind.bpf.flavour import choose_flavour
 from rubyunwind.bpf.kinds import ProgramType
@@ -55,17 +56,24 @@ def tracer_spec(flavour: str | None = None, *, debug: bool = False) -> Collectio
 
 
 def load_tracer(
-    spec: CollectionSpec, *, unwinder: str | None = None, max_entries: Mapping[str, int] | None = None
+    spec: CollectionSpec,
+    *,
+    unwinder: str | None = None,
+    max_frames: int = MAX_DEEP_FRAMES,
+    max_entries: Mapping[str, int] | None = None,
 ) -> Collection:
     """Load a tracer's object and fill `system_config`; the caller owns the collection.
 
     `unwinder` is "walker", one program that takes all steps of a stack, or "chain", the programs of the
     tail-call array; by default the walker where the object has it. `entry_of` is what a clock is to run.
+    `max_frames` are as many as the walker puts into a trace.
     Raises BpfError, and NotSupported where rights are missing, the kernel's layout is not found, or the
     legacy object, which has the chain only, is asked for the walker.
     """
     if unwinder not in (None, *UNWINDERS):
         raise ValueError(f"unwinder {unwinder!r}: it must be one of {', '.join(UNWINDERS)}")
+    if not 2 <= max_frames <= MAX_DEEP_FRAMES:
+        raise ValueError(f"max_frames is {max_frames}, must be 2 to {MAX_DEEP_FRAMES}")
     has_walker = WALKER_ENTRY in spec.programs
     if unwinder == WALKER and not has_walker:
         raise NotSupported(
@@ -78,6 +86,7 @@ def load_tracer(
     sizes = dict(max_entries or {})
     if has_walker and unwinder != CHAIN:
         spec, unused = _walker_only(spec)
+        values["walker_config"] = WalkerConfig(max_frames=max_frames)
         cpus = load_library().lib.libbpf_num_possible_cpus()
         sizes = {
             **dict.fromkeys(_PER_CPU, cpus),
