@@ -29,12 +29,13 @@ def exact(flavour: dict[str, Any]) -> str:
 
 
 def verified(flavour: dict[str, Any], program: str) -> str:
-    """Return how many instructions the verifier walked in a program, or in the long one in its place."""
+    """Return how many instructions the verifier walked in a program, or in another one in its place."""
     counts = flavour.get("verified", {})
-    if counts and program not in counts and f"{program}_long" not in counts:
+    variants = [program, f"{program}_long", f"{program}_loop"]
+    if counts and not set(variants) & set(counts):
         return ""
     # Kernels tell since 5.16.
-    count = counts.get(program) or counts.get(f"{program}_long")
+    count = next((counts[name] for name in variants if counts.get(name)), None)
     return f"{count:,}" if count else "?"
 
 

@@ -53,6 +53,7 @@ static long (*bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (vo
 #endif
 static void *(*bpf_get_current_task_btf)(void) = (void *)158;
 static long (*bpf_task_pt_regs)(void *task) = (void *)175;
+static long (*bpf_loop)(u32 count, void *callback, void *context, u64 flags) = (void *)181;
 
 #else
 #include "host/helpers.h"

@@ -76,7 +76,7 @@ INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id
 
   u32 unwinder = PROG_UNWIND_STOP;
   bool found = false;
-  ErrorCode error = get_user_registers(ctx, &record->state, &found);
+  ErrorCode error = get_user_registers(ctx, record, &found);
   if (!error) {
     if (found)
       error = get_next_unwinder_after_native_frame(walk, &unwinder);
@@ -257,7 +257,7 @@ int unwind_stop(struct bpf_perf_event_data *ctx) {
 
 /* Steps a call of take_steps takes, and how many calls there are: more frames than a trace holds.
  */
-enum { STEPS_PER_CALL = 8, MAX_CALLS = 1000 };
+enum { STEPS_PER_CALL = 4, MAX_CALLS = 1500 };
 
 INLINE bool walk_of_this_cpu(Walk *walk) {
   u64 cpu = bpf_get_smp_processor_id();
@@ -323,15 +323,12 @@ __attribute__((noinline)) int take_steps(void) {
   return unwinder;
 }
 
-SEC("?perf_event")
-int native_tracer_walker(struct bpf_perf_event_data *ctx) {
+/* begin_walk begins a trace; false if there is none to be taken, or no user frame in it. */
+INLINE bool begin_walk(struct bpf_perf_event_data *ctx, Walk *walk) {
   u64 id = bpf_get_current_pid_tgid();
-  if (!begin_sample(ctx, id))
-    return 0;
-  Walk walk;
-  if (!walk_of_this_cpu(&walk))
-    return -1;
-  WalkRecord *record = (WalkRecord *)walk.record;
+  if (!begin_sample(ctx, id) || !walk_of_this_cpu(walk))
+    return false;
+  WalkRecord *record = (WalkRecord *)walk->record;
   const WalkerConfig *config = map_element(&walker_config, 0);
   u32 max_frames = config ? config->max_frames : 0;
   record->max_frames = max_frames ? max_frames : MAX_DEEP_FRAMES;
@@ -339,22 +336,58 @@ int native_tracer_walker(struct bpf_perf_event_data *ctx) {
   record->windows.control_frames_bounds.bytes = 0;
   record->windows.env_bounds.bytes = 0;
   record->windows.stack_bounds.bytes = 0;
-  record->unwinder = begin_trace(ctx, &walk, id);
+  record->unwinder = begin_trace(ctx, walk, id);
   if (record->unwinder == PROG_UNWIND_RUBY)
-    record->unwinder = enter_ruby(&walk, record);
-  if (record->unwinder != PROG_UNWIND_STOP) {
-    u32 unwinder = PROG_UNWIND_NATIVE;
-    for (int i = 0; i < MAX_CALLS; i++) {
-      unwinder = take_steps();
-      if (unwinder == PROG_UNWIND_STOP)
+    record->unwinder = enter_ruby(walk, record);
+  return true;
+}
+
+/* end_walk sends the trace. A walk that has not ended by now has taken more steps than there are
+ * frames. */
+INLINE void end_walk(void *ctx, const Walk *walk) {
+  WalkRecord *record = (WalkRecord *)walk->record;
+  if (record->unwinder != PROG_UNWIND_STOP)
+    record->record.state.unwind_error = ERR_STACK_LENGTH_EXCEEDED;
+  finish_trace(ctx, walk);
+}
+
+SEC("?perf_event")
+int native_tracer_walker(struct bpf_perf_event_data *ctx) {
+  Walk walk;
+  if (!begin_walk(ctx, &walk))
+    return 0;
+  if (((WalkRecord *)walk.record)->unwinder != PROG_UNWIND_STOP)
+    for (int i = 0; i < MAX_CALLS; i++)
+      if (take_steps() == PROG_UNWIND_STOP)
         break;
-    }
-    if (unwinder != PROG_UNWIND_STOP)
-      record->record.state.unwind_error = ERR_STACK_LENGTH_EXCEEDED;
-  }
-  finish_trace(ctx, &walk);
+  end_walk(ctx, &walk);
   return 0;
 }
+
+#ifdef __bpf__
+
+static long take_step_in_loop(u64 index, void *context) {
+  (void)index;
+  (void)context;
+  Walk walk;
+  return !walk_of_this_cpu(&walk) ||
+         take_step(&walk, (WalkRecord *)walk.record) == PROG_UNWIND_STOP;
+}
+
+/* Takes the place of native_tracer_walker where the kernel has bpf_loop (5.17): it is verified, and
+ * so loaded, in half the time. */
+SEC("?perf_event")
+int native_tracer_walker_loop(struct bpf_perf_event_data *ctx) {
+  Walk walk;
+  if (!begin_walk(ctx, &walk))
+    return 0;
+  if (((WalkRecord *)walk.record)->unwinder != PROG_UNWIND_STOP)
+    bpf_loop(STEPS_PER_CALL * MAX_CALLS, take_step_in_loop, NULL, 0);
+  end_walk(ctx, &walk);
+  return 0;
+}
+
+#endif
 
 #endif
 

@@ -408,7 +408,7 @@ typedef struct RowSearch {
 typedef struct RubyUnwindScratchSpace {
   u64 control_frame[32]; /* one rb_control_frame_struct, read at once (its offsets are u8) */
   u64 env[3];            /* ep[-2] method entry or cref, ep[-1] parent ep, ep[0] flags */
-  u64 signal_regs[36];   /* saved registers of a signal frame */
+  u64 signal_regs[36];   /* registers: of a sample, or as a signal frame has saved them */
   RowSearch row_search;
 } RubyUnwindScratchSpace;
 
@@ -695,6 +695,8 @@ typedef struct TaskOffsets {
 STATIC_ASSERT(sizeof(Frame) == 24, "Frame is frozen");
 STATIC_ASSERT(sizeof(Trace) == 3152, "Trace is frozen");
 STATIC_ASSERT(sizeof(RubyProcInfo) == 32, "RubyProcInfo is frozen");
+STATIC_ASSERT(sizeof(((RubyUnwindScratchSpace *)0)->signal_regs) >= 34 * sizeof(u64),
+              "the registers of a sample fit, too: struct pt_regs of arm64 as user space sees it");
 STATIC_ASSERT(offsetof(WalkRecord, frames) - offsetof(WalkRecord, head) == offsetof(Trace, frames),
               "a deep trace is laid out as a trace");
 #if defined(__x86_64__)

@@ -54,38 +54,40 @@ INLINE ErrorCode take_registers(UnwindState *state, const struct pt_regs *regs) 
 #endif
 
 /* get_user_registers fills the state; *found is false for a task that has no user side. */
-INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, UnwindState *state,
+INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, PerCPURecord *record,
                                     bool *found) {
-  struct pt_regs regs;
+  UnwindState *state = &record->state;
+  /* On the stack, of which there are 512 bytes for all functions together, they would take half. */
+  struct pt_regs *regs = (struct pt_regs *)record->rubyUnwindScratch.signal_regs;
   *found = false;
   if (is_user_mode(&ctx->regs)) {
     *found = true;
 #if defined(__x86_64__)
-    regs.cs = ctx->regs.cs;
-    regs.ip = ctx->regs.ip;
-    regs.sp = ctx->regs.sp;
-    regs.bp = ctx->regs.bp;
-    regs.ax = ctx->regs.ax;
-    regs.r9 = ctx->regs.r9;
-    regs.r11 = ctx->regs.r11;
-    regs.r13 = ctx->regs.r13;
-    regs.r15 = ctx->regs.r15;
+    regs->cs = ctx->regs.cs;
+    regs->ip = ctx->regs.ip;
+    regs->sp = ctx->regs.sp;
+    regs->bp = ctx->regs.bp;
+    regs->ax = ctx->regs.ax;
+    regs->r9 = ctx->regs.r9;
+    regs->r11 = ctx->regs.r11;
+    regs->r13 = ctx->regs.r13;
+    regs->r15 = ctx->regs.r15;
 #elif defined(__aarch64__)
-    regs.pstate = ctx->regs.pstate;
-    regs.pc = ctx->regs.pc;
-    regs.sp = ctx->regs.sp;
-    regs.regs[29] = ctx->regs.regs[29];
-    regs.regs[30] = ctx->regs.regs[30];
-    regs.regs[22] = ctx->regs.regs[22];
+    regs->pstate = ctx->regs.pstate;
+    regs->pc = ctx->regs.pc;
+    regs->sp = ctx->regs.sp;
+    regs->regs[29] = ctx->regs.regs[29];
+    regs->regs[30] = ctx->regs.regs[30];
+    regs->regs[22] = ctx->regs.regs[22];
 #endif
-    return take_registers(state, &regs);
+    return take_registers(state, regs);
   }
-  if (read_saved_registers(&regs)) {
+  if (read_saved_registers(regs)) {
     increment_metric(metricID_UnwindNativeErrReadKernelModeRegs);
     return ERR_NATIVE_READ_KERNELMODE_REGS;
   }
-  if (!is_user_mode(&regs))
+  if (!is_user_mode(regs))
     return ERR_OK;
   *found = true;
-  return take_registers(state, &regs);
+  return take_registers(state, regs);
 }

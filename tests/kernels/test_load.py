@@ -54,7 +54,7 @@ def busy_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
 
 
 def test_the_kernel_holds_every_program_of_the_object(collection: Collection) -> None:
-    programs = {name.removesuffix("_long") for name in collection.programs}
+    programs = {name.removesuffix("_long").removesuffix("_loop") for name in collection.programs}
     assert programs >= CHAIN or programs >= WALKER
     for program in collection.programs.values():
         assert str(Path(f"/proc/self/fd/{program.fd}").readlink()) == "anon_inode:bpf-prog", program
@@ -68,7 +68,7 @@ def test_no_program_comes_near_what_the_verifier_walks_at_most(collection: Colle
 
 def test_the_tail_call_array_holds_the_unwinders(collection: Collection) -> None:
     if "progs" not in collection.maps:  # the walker makes no tail calls
-        assert set(collection.programs) >= WALKER
+        assert entry_of(collection).name.startswith("native_tracer_walker")
         return
     slots = {ProgUnwind.STOP, ProgUnwind.NATIVE, ProgUnwind.RUBY}
     assert set(collection.maps["progs"]) == slots

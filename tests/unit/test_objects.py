@@ -32,7 +32,8 @@ PROGRAMS = {
     "process_fork": "raw_tp/sched_process_fork",
 }
 # Of the legacy object, and loaded on request only.
-WALKER_PROGRAMS = {"native_tracer_walker": "?perf_event"}  # not of the legacy object
+# Not of the legacy object.
+WALKER_PROGRAMS = {"native_tracer_walker": "?perf_event", "native_tracer_walker_loop": "?perf_event"}
 LEGACY_PROGRAMS = {"unwind_native_long": "?perf_event", "analyze_system": "?perf_event"}
 RECORD_SIZE = {"amd64": 4352, "arm64": 4328}
 # type, key bytes, value bytes, entries in the object (0: one per CPU, set at load)

@@ -90,6 +90,7 @@ _HELPERS = {
     "probe_read_kernel": (113, "Linux 5.5", (CO_RE,)),
     "get_current_task_btf": (158, "Linux 5.11", ()),
     "task_pt_regs": (175, "Linux 5.15", ()),
+    "loop": (181, "Linux 5.17", ()),
 }
 
 

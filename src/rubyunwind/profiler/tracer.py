@@ -28,6 +28,9 @@ __all__ = ["CHAIN", "UNWINDERS", "WALKER", "entry_of", "load_tracer", "tracer_sp
 WALKER, CHAIN = "walker", "chain"
 UNWINDERS = (WALKER, CHAIN)
 WALKER_ENTRY, CHAIN_ENTRY = "native_tracer_walker", "native_tracer_entry"
+# The walker with bpf_loop, which the verifier has less work with.
+WALKER_LOOP_ENTRY = "native_tracer_walker_loop"
+_ENTRIES = (WALKER_LOOP_ENTRY, WALKER_ENTRY, CHAIN_ENTRY)
 
 # Maps of maps.h that one of them reads: all of the walker's, those of an entry a CPU, and (the beginnings of
 # the names of) the chain's.
@@ -114,13 +117,14 @@ def load_tracer(
 
 def entry_of(collection: Collection) -> Program:
     """Return the program that takes a sample."""
-    return collection.programs.get(WALKER_ENTRY) or collection.programs[CHAIN_ENTRY]
+    return next(collection.programs[name] for name in _ENTRIES if name in collection.programs)
 
 
 def _walker_only(spec: CollectionSpec) -> tuple[CollectionSpec, set[str]]:
     """Return the spec with the walker in place of the chain, and the maps that only the chain reads."""
+    entry = WALKER_LOOP_ENTRY if _has("helper loop") else WALKER_ENTRY
     programs = {
-        name: replace(program, load=name == WALKER_ENTRY or program.type != ProgramType.PERF_EVENT)
+        name: replace(program, load=name == entry or program.type != ProgramType.PERF_EVENT)
         for name, program in spec.programs.items()
     }
     return replace(spec, programs=programs), {name for name in spec.maps if name.startswith(_CHAINS)}
@@ -128,7 +132,7 @@ def _walker_only(spec: CollectionSpec) -> tuple[CollectionSpec, set[str]]:
 
 def _with_long_programs(spec: CollectionSpec) -> CollectionSpec:
     """Let each program NAME_long take the place of NAME where the kernel loads it: it walks more a run."""
-    if {feature.name: feature.answer for feature in features()}[LONG_PROGRAMS] != YES:
+    if not _has(LONG_PROGRAMS):
         return spec
     programs = dict(spec.programs)
     for name, program in spec.programs.items():
@@ -137,3 +141,7 @@ def _with_long_programs(spec: CollectionSpec) -> CollectionSpec:
             programs[name] = replace(program, load=True)
             programs[short] = replace(programs[short], load=False)
     return replace(spec, programs=programs)
+
+
+def _has(feature: str) -> bool:
+    return any(found.name == feature and found.answer == YES for found in features())
