@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import signal
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -253,3 +254,33 @@ def test_a_full_disk_is_told(record: Record) -> None:
     recorder = record(*RATE, "-f", "jsonl", "-o", "/dev/full", *COMMAND)
     assert recorder.wait() == 1
     assert "cannot write /dev/full: No space left on device" in recorder.err
+
+
+def test_the_unwinder_can_be_chosen(record: Record) -> None:
+    script = "def down(n) = n.zero? ? (t = Time.now; nil while Time.now - t < 1) : down(n - 1)\ndown(300)"
+    frames = {}
+    for unwinder in ("walker", "chain"):
+        words = (
+            "--unwinder",
+            unwinder,
+            "-o",
+            f"{unwinder}.jsonl",
+            "--",
+            RUBY,
+            "--disable-gems",
+            "-e",
+            script,
+        )
+        recorder = record(*words)
+        assert recorder.wait() == 0, recorder.err
+        lines = (recorder.folder / f"{unwinder}.jsonl").read_text().splitlines()
+        samples = [json.loads(line) for line in lines]
+        frames[unwinder] = max(len(sample.get("frames", ())) for sample in samples)
+    assert frames["walker"] > 300
+    assert frames["chain"] == 127
+
+
+def test_an_unwinder_without_bpf_is_a_usage_error(record: Record) -> None:
+    recorder = record("--unwinder", "chain", "-p", "1", backend="user")
+    assert recorder.wait() == 2
+    assert "--backend user has none" in recorder.err

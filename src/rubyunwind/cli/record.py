@@ -16,7 +16,7 @@ import click
 from rubyunwind.cli.output import Output
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
-from rubyunwind.profiler.backends import BACKENDS
+from rubyunwind.profiler.backends import BACKENDS, UNWINDERS
 from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
 from rubyunwind.profiler.user_profiler import NOT_SAMPLED
@@ -66,6 +66,12 @@ _GRACE = (1.0, 2.0)
     show_default=True,
     help="bpf: in the kernel; user: Ruby frames from user space, without privilege; auto: bpf where allowed.",
 )
+@click.option(
+    "--unwinder",
+    type=click.Choice(UNWINDERS),
+    help="walker: stacks of up to 2600 frames; chain: the frozen ABI's 128. Default: walker where the kernel "
+    "takes it. Means --backend bpf.",
+)
 @click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
 def command(
@@ -76,6 +82,7 @@ def command(
     format_: str | None,
     subprocesses: bool | None,
     backend: str,
+    unwinder: str | None,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -86,6 +93,8 @@ def command(
     """
     if bool(pids) == bool(words):
         raise click.UsageError("give processes (-p PID) or a command (-- COMMAND ...) to record, one of them")
+    if unwinder is not None and backend == "user":
+        raise click.UsageError("--unwinder chooses among BPF programs, and --backend user has none")
     level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="rubyunwind: %(message)s")
     what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
@@ -98,6 +107,7 @@ def command(
             children=children,
             debug_tracer=False,
             backend=backend,
+            unwinder=unwinder,
         )
         interrupts = _Interrupts(recording, target)
         with interrupts, recording:

@@ -7,9 +7,11 @@ import errno
 
 from rubyunwind.errors import BpfError, NotSupported, RubyUnwindError
 
-__all__ = ["BACKENDS", "check_backend", "why_refused"]
+__all__ = ["BACKENDS", "CHAIN", "UNWINDERS", "WALKER", "check_backend", "why_refused"]
 
 BACKENDS = ("auto", "bpf", "user")
+WALKER, CHAIN = "walker", "chain"
+UNWINDERS = (WALKER, CHAIN)
 
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _COST = (

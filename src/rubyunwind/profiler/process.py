@@ -39,6 +39,9 @@ __all__ = ["InterpreterLoop", "ProfiledProcess"]
 # start, end, file id, packed bias and program: what one executable mapping is to the kernel side.
 _Entry = tuple[int, int, int, int]
 
+# What the pages of a process are, for each of the two.
+_CHAINS, _WALKERS = "pid_page_to_mapping_info", "pid_mappings"
+
 _log = logging.getLogger(__name__)
 
 
@@ -84,6 +87,8 @@ class ProfiledProcess:
         self.refusal: UnsupportedRuby | None = None
         self.interpreter: InterpreterLoop | None = None
         self._maps = collection.maps
+        # Both have page 0 of a process in the chain's map; see announce.
+        self._has_chain, self._has_walker = "progs" in self._maps, _WALKERS in self._maps
         self._files = files
         self._tables = tables
         self._entries: set[_Entry] = set()
@@ -106,7 +111,7 @@ class ProfiledProcess:
         value = PIDPageMappingInfo(
             bias_and_unwind_program=encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE)
         )
-        self._maps["pid_page_to_mapping_info"][pid_page_key(self.pid)] = bytes(value)
+        self._maps[_CHAINS][pid_page_key(self.pid)] = bytes(value)
 
     def sync(self) -> bool:
         """Register what was mapped since the last call, and Ruby once it is there; True if anything changed.
@@ -148,7 +153,7 @@ class ProfiledProcess:
         """Remove everything the kernel side knows of the process."""
         for start, end, _, _ in self._entries:
             self._unset(start, end)
-        self._maps["pid_page_to_mapping_info"].pop(pid_page_key(self.pid), None)
+        self._maps[_CHAINS].pop(pid_page_key(self.pid), None)
         self._entries.clear()
         self._forget_ruby()
 
@@ -204,12 +209,12 @@ class ProfiledProcess:
         self.announce()
 
     def _set(self, start: int, end: int, file_id: int, packed: int) -> None:
-        """Say what a mapping is, to the chain and to the walker."""
+        """Say what a mapping is, to the chain and to the walker, whichever is loaded."""
         keys = pid_page_keys(self.pid, start, end)
-        value = bytes(PIDPageMappingInfo(file_id=file_id, bias_and_unwind_program=packed))
-        self._maps["pid_page_to_mapping_info"].update_packed(b"".join(keys), value * len(keys))
-        walkers = self._maps.get("pid_mappings")
-        if walkers is not None:
+        if self._has_chain:
+            value = bytes(PIDPageMappingInfo(file_id=file_id, bias_and_unwind_program=packed))
+            self._maps[_CHAINS].update_packed(b"".join(keys), value * len(keys))
+        if self._has_walker:
             place = self._tables.place_of(file_id)
             mapping = NativeMapping(
                 start=start,
@@ -220,14 +225,12 @@ class ProfiledProcess:
                 pages_first=place.pages_first,
                 pages_count=place.pages_count,
             )
-            walkers.update_packed(b"".join(keys), bytes(mapping) * len(keys))
+            self._maps[_WALKERS].update_packed(b"".join(keys), bytes(mapping) * len(keys))
 
     def _unset(self, start: int, end: int) -> None:
-        for name in ("pid_page_to_mapping_info", "pid_mappings"):
-            pages = self._maps.get(name)
-            for key in pid_page_keys(self.pid, start, end) if pages is not None else ():
-                assert pages is not None
-                pages.pop(key, None)
+        for name in (_CHAINS,) * self._has_chain + (_WALKERS,) * self._has_walker:
+            for key in pid_page_keys(self.pid, start, end):
+                self._maps[name].pop(key, None)
 
     def _ruby_is_early(self) -> bool:
         """Whether Ruby was found so early in its start that not everything could be read yet."""

@@ -73,7 +73,8 @@ class Recording:
     it is being set up: an exception from a signal handler then undoes everything, the command has not run.
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
-    then says why and what that costs. `debug_tracer` is for BPF.
+    then says why and what that costs. `debug_tracer` and `unwinder` (see Profiler) are for BPF; with an
+    `unwinder` there is no fallback.
     """
 
     def __init__(
@@ -85,8 +86,12 @@ class Recording:
         children: bool = True,
         debug_tracer: bool = False,
         backend: str = "auto",
+        unwinder: str | None = None,
     ) -> None:
         check_backend(backend)
+        if unwinder is not None and backend == "user":
+            raise ValueError("an unwinder is chosen for BPF programs, and the user backend has none")
+        self._unwinder = unwinder
         self._pids = tuple(pids)
         self._words = list(command) if command is not None else None
         if bool(self._pids) == bool(self._words):
@@ -133,6 +138,7 @@ class Recording:
                         rate=self.profile.rate,
                         children=self._children,
                         debug_tracer=self._debug,
+                        unwinder=self._unwinder,
                     )
                     profiler = undo.enter_context(bpf)
                     if self.command is not None:
@@ -142,7 +148,7 @@ class Recording:
                 return profiler
             except RubyUnwindError as error:
                 reason = why_refused(error)
-                if self._backend == "bpf" or not reason:
+                if self._backend == "bpf" or self._unwinder is not None or not reason:
                     raise
                 self.fallback = reason
         user = exits.enter_context(UserProfiler(self._pids, rate=self.profile.rate, children=self._children))
@@ -198,6 +204,7 @@ def record(
     rate: int = 99,
     children: bool = True,
     backend: str = "auto",
+    unwinder: str | None = None,
 ) -> Profile:
     """Record one process, or a command that is started for it, and return the profile. See Recording.
 
@@ -205,6 +212,11 @@ def record(
     Raises AttachError, CommandError, BpfError, NotSupported.
     """
     with Recording(
-        pids=() if pid is None else (pid,), command=command, rate=rate, children=children, backend=backend
+        pids=() if pid is None else (pid,),
+        command=command,
+        rate=rate,
+        children=children,
+        backend=backend,
+        unwinder=unwinder,
     ) as recording:
         return recording.run(duration)

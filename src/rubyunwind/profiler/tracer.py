@@ -13,6 +13,7 @@ from rubyunwind.bpf.kinds import ProgramType
 from rubyunwind.bpf.library import load_library
 from rubyunwind.bpf.spec import LONG_SUFFIX, load_collection_spec
 from rubyunwind.errors import NotSupported
+from rubyunwind.profiler.backends import CHAIN, UNWINDERS, WALKER
 from rubyunwind.profiler.system import ANALYSIS_MAP, system_config
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.program import Program
     from rubyunwind.bpf.spec import CollectionSpec
 
-__all__ = ["CHAIN", "UNWINDERS", "WALKER", "entry_of", "load_tracer", "tracer_spec"]
+__all__ = ["entry_of", "load_tracer", "tracer_spec"]
 
-WALKER, CHAIN = "walker", "chain"
-UNWINDERS = (WALKER, CHAIN)
 WALKER_ENTRY, CHAIN_ENTRY = "native_tracer_walker", "native_tracer_entry"
 # The walker with bpf_loop, which the verifier has less work with.
 WALKER_LOOP_ENTRY = "native_tracer_walker_loop"
