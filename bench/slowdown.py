@@ -25,6 +25,7 @@ from target import Ruby, stay_apart
 from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.ticks import Ticks, online_cpus
+from rubyunwind.profiler.tracer import entry_of
 
 __all__ = ["measure"]
 
@@ -60,7 +61,7 @@ class _Bench:
                 for cpu in online_cpus():
                     stack.enter_context(perf_event_open(pid=-1, cpu=cpu, frequency=rate))
             if kind == _PROFILER:
-                program = self.profilers[rate]._collection.programs["native_tracer_entry"]
+                program = entry_of(self.profilers[rate].collection)
                 stack.enter_context(Ticks(program, rate)).start()
             self.ruby.ask(rounds)
             took = self._wait(self.profilers[rate] if kind == _PROFILER else None)
