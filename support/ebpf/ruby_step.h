@@ -143,6 +143,10 @@ INLINE u64 method_entry_of(const Walk *walk) {
   return method_entry;
 }
 
+/* ns. Ruby may give an instruction sequence another body when it has collected it and uses its
+ * memory again, and code at the very place of the old one: the pc alone does not tell. */
+enum { ISEQ_BELIEVED = 4000000 };
+
 /* The body of an instruction sequence, and whether a pc lies in its code; from the cache if it
  * does. */
 INLINE ErrorCode ruby_body(const Walk *walk, const RubyProcInfo *ruby, u64 iseq, u64 pc, u64 *body,
@@ -153,11 +157,19 @@ INLINE ErrorCode ruby_body(const Walk *walk, const RubyProcInfo *ruby, u64 iseq,
     /* Fibonacci hashing: the top bits of the product. */
     u64 index = (iseq * 0x9e3779b97f4a7c15ULL) >> 32;
     entry = &walk->cache->entries[index & (ISEQ_CACHE_ENTRIES - 1)];
+    u64 now = walk->record->trace.ktime;
     if (entry->iseq == iseq && entry->pid == walk->record->trace.pid &&
         pc - entry->encoded <= entry->bytes) {
-      *body = entry->body;
-      *inside = true;
-      return ERR_OK;
+      bool same = now - entry->checked < ISEQ_BELIEVED;
+      if (!same && !read_user(body, sizeof(*body), iseq + ruby->body))
+        same = *body == entry->body;
+      if (same) {
+        if (now - entry->checked >= ISEQ_BELIEVED)
+          entry->checked = now;
+        *body = entry->body;
+        *inside = true;
+        return ERR_OK;
+      }
     }
   }
 #endif
@@ -181,6 +193,7 @@ INLINE ErrorCode ruby_body(const Walk *walk, const RubyProcInfo *ruby, u64 iseq,
     entry->iseq = iseq;
     entry->body = *body;
     entry->encoded = encoded;
+    entry->checked = walk->record->trace.ktime;
     entry->bytes = bytes;
     entry->pid = walk->record->trace.pid;
   }

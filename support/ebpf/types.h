@@ -652,10 +652,11 @@ typedef struct MappingCache {
   OffsetRange interpreter;
 } MappingCache;
 
-/* Where an instruction sequence has its body. Believed if the pc lies in its code. */
+/* Where an instruction sequence has its body. Believed if the pc lies in its code, for a moment. */
 typedef struct IseqCacheEntry {
   u64 iseq;
   u64 body;
+  u64 checked; /* ktime at which the body was read */
   u64 encoded;
   u32 bytes; /* of code */
   u32 pid;

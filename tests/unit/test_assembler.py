@@ -42,6 +42,11 @@ class File:
 
 
 class Symbolizer:
+    replaced = 0
+
+    def believed_for(self, now: float) -> float:
+        return 1.0
+
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.line = 7

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Assembler", "Processes"]
 
-# Ruby reuses the memory behind the addresses in a stack: its names are asked for again after this long.
+# Ruby reuses the memory behind the addresses in a stack, so its names are asked for again. Where there is no
+# Ruby nothing changes.
 _BELIEVED = 1.0
 _MOST_STACKS = 16384
 # Plain numbers: of a deep stack there are thousands to compare.
@@ -52,7 +53,7 @@ class Assembler:
         self._tracker = tracker
         self._kernel_stacks = kernel_stacks
         self.kernel_symbols = KernelSymbols()
-        self.unnamed = 0  # Ruby frames whose code was gone before it could be named
+        self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
         self._stacks: dict[tuple[ProfiledProcess | None, bytes], _Stack] = {}
@@ -67,7 +68,9 @@ class Assembler:
         key = (process, raw[56:72] + raw[80:])
         now = time.monotonic()
         stack = self._stacks.get(key)
-        if stack is None or now - stack[2] > _BELIEVED:
+        symbolizer = process.symbolizer if process is not None else None
+        believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
+        if stack is None or now - stack[2] > believed:
             frames, reason = self._name(trace, process)
             if stack is not None and stack[:2] == (frames, reason):
                 frames = stack[0]  # one tuple for equal stacks, so that formats can compare by identity
@@ -129,8 +132,10 @@ class Assembler:
     def _ruby(self, item: Step, process: ProfiledProcess | None) -> Frame:
         if process is None or process.symbolizer is None:
             return Frame("unknown", "[Ruby frame of a process that has ended]")
-        frame = process.symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
-        self.unnamed += frame.kind == "unknown"
+        symbolizer = process.symbolizer
+        before = symbolizer.replaced
+        frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
+        self.unnamed += frame.kind == "unknown" or symbolizer.replaced != before
         return frame
 
     def _cfunc(self, item: Step, process: ProfiledProcess | None, caller: Frame | None) -> Frame:

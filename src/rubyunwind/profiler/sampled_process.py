@@ -37,7 +37,7 @@ _ATTEMPTS = 3
 # A stack takes a few pages, its methods one or two each.
 _PAGES = 64
 # Names are believed as long as the Assembler of the other backend believes them, and as many stacks kept.
-_BELIEVED = 1.0
+_BELIEVED = 0.25
 _MOST_STACKS = 16384
 # Seconds between looks at what is mapped: soon while Ruby is not found or only starts, then ever more seldom.
 _SOONEST, _LATEST = 0.004, 1.0

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RubySymbolizer"]
 
+# Seconds that names are believed where code changes, and for how long after a change.
+_MOMENT, _CHANGING = 0.002, 5.0
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -53,8 +56,10 @@ class RubySymbolizer:
 
     Results are cached, at most `cache_size` of each sort. Ruby frees and reuses the memory behind an
     address, so a cached name is believed for `recheck_after` seconds and then held against the process
-    again (one short read for the whole method). A name whose memory cannot be read any more, as after the
-    end of the process, stays. Call clear() when the process has called exec.
+    again (one short read for the whole method). Where other code was found at an address there is more to
+    come, as when an application reloads its code: for some seconds names are believed for a moment only. A
+    name whose memory cannot be read any more, as after the end of the process, stays. Call clear() when the
+    process has called exec.
 
     `forked_from` names what the process no longer can: a child that ended before its samples were read has
     the same code at the same place. It is not kept alive.
@@ -66,7 +71,7 @@ class RubySymbolizer:
         runtime: RubyRuntime,
         *,
         cache_size: int = 32768,
-        recheck_after: float = 1.0,
+        recheck_after: float = 0.25,
         clock: Callable[[], float] = time.monotonic,
         forked_from: RubySymbolizer | None = None,
     ) -> None:
@@ -74,6 +79,8 @@ class RubySymbolizer:
         self._layout = runtime.layout
         self._cache_size = max(cache_size, 1)
         self._recheck_after = recheck_after
+        self._changing_until = 0.0
+        self.replaced = 0  # times that other code was found where some was known
         self._clock = clock
         self._origin = weakref.ref(forked_from) if forked_from is not None else None
         table = runtime.identifier_table
@@ -87,6 +94,14 @@ class RubySymbolizer:
         self._frames.clear()
         self._codes.clear()
         self._methods.clear()
+
+    def believed_for(self, now: float) -> float:
+        """Return for how many seconds a name that was read is to be believed, at a time by the clock."""
+        return _MOMENT if now < self._changing_until else self._recheck_after
+
+    def _note_replaced(self, now: float) -> None:
+        self.replaced += 1
+        self._changing_until = now + _CHANGING
 
     def ruby_frame(self, iseq_body: int, pc: int, method_entry: int = 0) -> Frame:
         """Return the frame that runs `iseq_body` at `pc`.
@@ -159,7 +174,7 @@ class RubySymbolizer:
     def _code(self, address: int, now: float) -> _Code:
         known = self._codes.get(address)
         if known is not None:
-            if now - known.checked < self._recheck_after:
+            if now - known.checked < self.believed_for(now):
                 return known
             try:
                 same = iseq_fingerprint(self._memory, self._layout, address) == known.body.fingerprint
@@ -168,6 +183,7 @@ class RubySymbolizer:
             if same:
                 known.checked = now
                 return known
+            self._note_replaced(now)
             del self._codes[address]
         code = _Code(read_iseq_body(self._memory, self._layout, address), now)
         _store(self._codes, address, code, self._cache_size)
@@ -176,7 +192,7 @@ class RubySymbolizer:
     def _method(self, address: int, now: float) -> _Method | None:
         """Return the method at ep[-2], None when there is none. An unreadable one is none, too."""
         known = self._methods.get(address)
-        if known is not None and now - known.checked < self._recheck_after:
+        if known is not None and now - known.checked < self.believed_for(now):
             return known
         try:
             entry = read_method_entry(self._memory, self._layout, address)
@@ -191,6 +207,8 @@ class RubySymbolizer:
         if known is not None and named and known.label is not None and known.entry == entry:
             known.checked = now
             return known
+        if known is not None and known.entry != entry:
+            self._note_replaced(now)
         method = _Method(
             entry=entry,
             prefix=class_prefix(self._memory, self._layout, entry.owner),
