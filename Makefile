@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels soak wheels
+.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels soak rails wheels
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
 	@echo 'make soak      ten minutes of code that comes and goes, without one wrong frame (SOAK_SECONDS=300)'
+	@echo 'make rails     record Redmine under load: at least 99 % of the stacks are whole'
 	@echo 'make wheels    build the package for amd64 and arm64 into dist/'
 	@echo 'make bench     print the numbers'
 	@echo 'make fuzz      feed broken input to all that reads a process or a file, for ten minutes (FUZZ_SECONDS=600)'
@@ -70,6 +71,11 @@ SOAK_SECONDS ?= 300
 soak:
 	@$(SETUP) test
 	@RUBYUNWIND_SOAK=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/live/test_reloading.py
+
+# A real Rails application under load, in a root of its own.
+rails:
+	@$(SETUP) vm
+	@support/rails-test.sh
 
 wheels:
 	@$(SETUP) cross

@@ -12,7 +12,7 @@ import pytest
 
 from rubyunwind.errors import BpfError
 from rubyunwind.profiler import ticks as ticks_module
-from rubyunwind.profiler.ticks import Ticks, online_cpus
+from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
 
 
 class Event:
@@ -141,3 +141,15 @@ def test_closing_stops_every_cpu_and_twice_is_harmless(world: World) -> None:
     ticks.close()
     assert world.ticking == []
     assert len(world.events) == 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate"), [("100000\n", 999), ("250\n", 250), ("nonsense", 999), (None, 999)]
+)
+def test_the_rate_in_force_is_the_kernels_limit_where_that_is_lower(
+    tmp_path: Path, limit: str | None, rate: int
+) -> None:
+    path = tmp_path / "perf_event_max_sample_rate"
+    if limit is not None:
+        path.write_text(limit)
+    assert rate_in_force(999, path) == rate

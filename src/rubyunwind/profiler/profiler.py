@@ -19,7 +19,7 @@ from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.system import require_initial_pid_namespace
-from rubyunwind.profiler.ticks import Ticks, online_cpus
+from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
 from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 
@@ -192,6 +192,12 @@ class Profiler:
         if not self._open:
             return self._notes
         found: list[str] = []
+        allowed = rate_in_force(self._rate)
+        if allowed < self._rate:
+            found.append(
+                f"the kernel has lowered kernel.perf_event_max_sample_rate to {allowed}: not {self._rate} "
+                "samples a second are taken, but that many at most"
+            )
         if self._assembler.kernel_symbols.reason:
             found.append(f"kernel functions have no names: {self._assembler.kernel_symbols.reason}")
         for pid, process in self._tracker.known.items():

@@ -18,9 +18,18 @@ from rubyunwind.errors import BpfError
 if TYPE_CHECKING:
     from rubyunwind.bpf.program import Program
 
-__all__ = ["Ticks"]
+__all__ = ["RATE_LIMIT", "Ticks", "online_cpus", "rate_in_force"]
 
+RATE_LIMIT = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 _ONLINE = Path("/sys/devices/system/cpu/online")
+
+
+def rate_in_force(rate: int, path: Path = RATE_LIMIT) -> int:
+    """Return the rate that the kernel allows now: it lowers its limit when ticks take long."""
+    try:
+        return min(rate, int(path.read_text()))
+    except (OSError, ValueError):
+        return rate
 
 
 class Ticks:
