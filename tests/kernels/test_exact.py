@@ -12,8 +12,8 @@ from rubyunwind import Profiler, Sample, features
 from rubyunwind.bpf.features import CO_RE, LEGACY, LONG_PROGRAMS, NO
 
 # Emulated guests are slow, not wrong: a low rate, and the share that the project promises.
-RATE = 49
-SAMPLES = 40
+RATE = 99
+SAMPLES = 100
 SHARE = 0.99
 
 # Ruby and C take turns nine times in it, or 13 times, or 60 times.

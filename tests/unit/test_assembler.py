@@ -179,6 +179,15 @@ def test_the_entry_of_a_fiber_is_known_by_the_file_of_the_outermost_native_frame
     assert bench.sample(ruby(1), native(0x180, LIBRUBY), native(0x60), zero).reason == "unmapped pc"
 
 
+def test_a_loop_whose_ruby_frames_were_not_looked_for_is_no_whole_stack(bench: Bench) -> None:
+    """The kernel side learns of a Ruby some milliseconds after it has learned of the file."""
+    frames = [native(0x50), native(0x180, LIBRUBY, returned=True), native(0x60)]
+    root = TraceFlag.NATIVE_ROOT
+    assert bench.sample(*frames, flags=root).reason == "no Ruby information"
+    assert bench.sample(native(0x50), native(0x300, LIBRUBY), native(0x60), flags=root).reason is None
+    assert bench.sample(*frames, flags=root | TraceFlag.RUBY_MET | TraceFlag.RUBY_BASE).reason is None
+
+
 def test_an_abort_frame_is_the_reason_and_no_frame(bench: Bench) -> None:
     limit = Frame(addr_or_line=ErrorCode.STACK_LENGTH_EXCEEDED, kind=FrameMarker.ABORT)
     sample = bench.sample(native(0x50), limit, flags=0)

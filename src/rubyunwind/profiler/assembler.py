@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
 from rubyunwind.profiler.placement import place_ruby_frames
-from rubyunwind.profiler.reasons import incompleteness, reason_of
+from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
 from rubyunwind.profiler.sample import Frame, Sample
 
 if TYPE_CHECKING:
@@ -119,7 +119,16 @@ class Assembler:
         frames.reverse()
         kernel = self._kernel_stack(trace.kernel_stack_id) if trace.kernel_stack_id >= 0 else ()
         loop = process.interpreter if process is not None else None
-        return (*kernel, *frames), incompleteness(trace, loop is not None and loop.file_id == root_file)
+        reason = incompleteness(trace, loop is not None and loop.file_id == root_file)
+        # A loop that the kernel side did not know for one yet: its Ruby frames are missing.
+        if (
+            reason is None
+            and loop is not None
+            and not trace.flags & TraceFlag.RUBY_MET
+            and any(item.kind == _NATIVE and loop.holds(item) for item in items)
+        ):
+            reason = NO_RUBY_INFORMATION
+        return (*kernel, *frames), reason
 
     def _native(self, item: Step) -> Frame:
         file = self._tracker.files.by_id(item.file_id)

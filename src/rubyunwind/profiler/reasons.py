@@ -10,11 +10,21 @@ from rubyunwind.abi import ErrorCode, TraceFlag
 if TYPE_CHECKING:
     from rubyunwind.abi import Trace
 
-__all__ = ["LIMIT", "NO_CONTEXT", "TAIL_CALLS", "TORN", "TRUNCATIONS", "incompleteness", "reason_of"]
+__all__ = [
+    "LIMIT",
+    "NO_CONTEXT",
+    "NO_RUBY_INFORMATION",
+    "TAIL_CALLS",
+    "TORN",
+    "TRUNCATIONS",
+    "incompleteness",
+    "reason_of",
+]
 
 LIMIT = "limit"
 TAIL_CALLS = "tail calls"
 NO_CONTEXT = "no execution context"
+NO_RUBY_INFORMATION = "no Ruby information"
 UNREADABLE = "unreadable memory"
 UNMAPPED = "unmapped pc"
 NO_ROW = "no unwind row"
@@ -28,7 +38,7 @@ _REASONS = {
     ErrorCode.STACK_LENGTH_EXCEEDED: LIMIT,
     ErrorCode.EMPTY_STACK: "empty stack",
     ErrorCode.MAX_TAIL_CALLS: TAIL_CALLS,
-    ErrorCode.RUBY_NO_PROC_INFO: "no Ruby information",
+    ErrorCode.RUBY_NO_PROC_INFO: NO_RUBY_INFORMATION,
     ErrorCode.RUBY_READ_STACK_PTR: UNREADABLE,
     ErrorCode.RUBY_READ_STACK_SIZE: UNREADABLE,
     ErrorCode.RUBY_READ_CFP: UNREADABLE,
