@@ -31,7 +31,7 @@ PER_INPUT = 5  # seconds, of a C target
 HOST = [path for path in sorted((ROOT / "support/ebpf/host").glob("*.c")) if path.name != "host.c"]
 CFI = sorted((ROOT / "src/rubyunwind/_c").glob("cfi*.c"))
 DRAIN = [ROOT / "src/rubyunwind/_c/drain.c"]
-C_TARGETS = {"steps": HOST, "rows": CFI, "records": DRAIN}
+C_TARGETS = {"steps": HOST + CFI, "rows": CFI, "records": DRAIN}
 LONGEST = {"steps": 512, "rows": 1024, "records": 4096}
 COMMON_FLAGS = (
     *("-g", "-O1", "-std=gnu11", "-fno-omit-frame-pointer", "-Wall", "-Wno-address-of-packed-member"),

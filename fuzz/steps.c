@@ -36,9 +36,8 @@ enum {
   MAX_CELLS = 4096,
   MAX_CHANGES = 256,
   MAX_HOLES = 8,
-  /* Reads of one run: 30 programs of at most 27 Ruby frames with 11 reads each, and the native
-     frames. */
-  MAX_READS = 20000,
+  /* Reads of one run: the walker's 6000 steps with 11 reads each at most. */
+  MAX_READS = 66000,
   /* The kernel refuses the 34th: what bounds a run when slots of progs hold the wrong programs. */
   MOST_TAIL_CALLS = 34,
   HEADER = 80,
@@ -89,6 +88,8 @@ enum {
   STEADY = 4,    /* of a context, while the process runs; by descriptor */
   PIECEMEAL = 8, /* process_vm_readv is refused */
   CACHED = 16,   /* with a cache of pages */
+  WALKER = 32,   /* in place of the chain */
+  MODES = 64,
 };
 enum { CACHE_PAGES = 8, ATTEMPTS = 3 };
 
@@ -122,6 +123,12 @@ static const struct {
     TYPED(ruby_tls),
     TYPED(counters),
     TYPED(kernel_stack_scratch),
+    TYPED(walk_records),
+    TYPED(iseq_cache),
+    TYPED(walker_config),
+    TYPED(pid_mappings),
+    TYPED(flat_rows),
+    TYPED(flat_pages),
     OUTER(8),
     OUTER(9),
     OUTER(10),
@@ -149,7 +156,7 @@ static void create_map(host *h, const char *name) {
 }
 
 /* Maps that runs write to: made anew before each one. */
-static void reset_maps(host *h) {
+static void reset_maps(host *h, bool walker) {
   static const char *const written[] = {"reported_pids", "pid_events", "inhibit_events"};
   for (int i = 0; i < 3; i++) {
     int index = index_of(written[i]);
@@ -157,9 +164,14 @@ static void reset_maps(host *h) {
     h->maps[index] = NULL;
     create_map(h, written[i]);
   }
-  host_map *records = host_map_find(h, "per_cpu_records");
-  memset(host_map_values(records), 0, host_map_bytes(records));
+  static const char *const scratch[] = {"per_cpu_records", "walk_records", "iseq_cache"};
+  for (int i = 0; i < (walker ? 3 : 1); i++) {
+    host_map *map = host_map_find(h, scratch[i]);
+    memset(host_map_values(map), 0, host_map_bytes(map));
+  }
 }
+
+#include "walker_maps.h"
 
 static void fill_programs(host *h) {
   static const u32 slots[][2] = {
@@ -221,7 +233,7 @@ static void collect_cells(image *m) {
     host_map *map = m->host->maps[i];
     m->first_cell[i] = m->cell_count;
     bool outer = map && map->type == BPF_MAP_TYPE_HASH_OF_MAPS;
-    if (map && map->keys)
+    if (map && map->keys && strcmp(maps[i].name, "pid_mappings")) /* the inputs' numbers hold */
       for (u32 slot = 0; slot < map->room; slot++) {
         if (map->state[slot] != 1)
           continue;
@@ -525,43 +537,47 @@ static void change_world(input *in, world *w, host_task *task, u64 *context) {
 
 /* ---- what must hold ---- */
 
-static void check_record(host *h, const host_task *task) {
+static void check_frame(const Frame *frame, bool last) {
+  u64 pad = 0;
+  memcpy(&pad, frame->pad, sizeof frame->pad);
+  switch (frame->kind) {
+  case FRAME_MARKER_NATIVE:
+    REQUIRE(frame->return_address <= 1 && !pad);
+    break;
+  case FRAME_MARKER_RUBY:
+    REQUIRE(!frame->return_address);
+    break;
+  case FRAME_MARKER_RUBY_CFUNC:
+    REQUIRE(!frame->return_address && !pad && !frame->addr_or_line);
+    break;
+  case FRAME_MARKER_ABORT:
+    REQUIRE(last && !frame->file_id && frame->addr_or_line);
+    break;
+  default:
+    REQUIRE(!"a kind of frame that these programs make");
+  }
+}
+
+static void check_record(host *h, const host_task *task, bool walker) {
   size_t length;
   const u8 *output = host_output(h, &length);
   const PerCPURecord *record = host_map_values(host_map_find(h, "per_cpu_records"));
   REQUIRE(record->tailCalls <= MOST_TAIL_CALLS);
   if (!length)
     return;
-  Trace trace;
-  memset(&trace, 0, sizeof trace);
-  REQUIRE(length >= HEADER && length <= sizeof trace);
-  memcpy(&trace, output, length);
-  REQUIRE(trace.stack_len <= MAX_FRAME_UNWINDS);
+  Trace trace; /* its head */
+  REQUIRE(length >= HEADER);
+  memcpy(&trace, output, HEADER);
+  REQUIRE(trace.stack_len <= (walker ? MAX_DEEP_FRAMES : MAX_FRAME_UNWINDS));
   REQUIRE(length == HEADER + trace.stack_len * sizeof(Frame));
   REQUIRE(trace.pid == task->pid && trace.tid == task->tid && trace.ktime == task->ktime);
   REQUIRE(!memcmp(trace.comm, task->comm, sizeof trace.comm));
   REQUIRE(trace.origin == TRACE_ORIGIN_SAMPLING && trace.kernel_stack_id < 0);
   REQUIRE(!(trace.flags & TRACE_RUBY_BASE) || (trace.flags & TRACE_RUBY_MET));
   for (u32 i = 0; i < trace.stack_len; i++) {
-    const Frame *frame = &trace.frames[i];
-    u64 pad = 0;
-    memcpy(&pad, frame->pad, sizeof frame->pad);
-    switch (frame->kind) {
-    case FRAME_MARKER_NATIVE:
-      REQUIRE(frame->return_address <= 1 && !pad);
-      break;
-    case FRAME_MARKER_RUBY:
-      REQUIRE(!frame->return_address);
-      break;
-    case FRAME_MARKER_RUBY_CFUNC:
-      REQUIRE(!frame->return_address && !pad && !frame->addr_or_line);
-      break;
-    case FRAME_MARKER_ABORT:
-      REQUIRE(i == trace.stack_len - 1 && !frame->file_id && frame->addr_or_line);
-      break;
-    default:
-      REQUIRE(!"a kind of frame that these programs make");
-    }
+    Frame frame;
+    memcpy(&frame, output + HEADER + i * sizeof frame, sizeof frame);
+    check_frame(&frame, i == trace.stack_len - 1);
   }
 }
 
@@ -619,20 +635,22 @@ static u32 run(world *w, u8 mode, const host_task *task, u64 context) {
       memory.run = 1;
     }
   }
-  reset_maps(m->host);
+  bool walker = (mode & WALKER) && !(mode & (CONTEXT_ONLY | STEADY));
+  reset_maps(m->host, walker);
   bool ran = true;
   if (mode & STEADY)
     ran = steady(w, task, context, &memory);
   else if (mode & CONTEXT_ONLY)
     host_run_context(m->host, context, task, &memory);
   else
-    REQUIRE(!host_run(m->host, "native_tracer_entry", task, &memory));
+    REQUIRE(
+        !host_run(m->host, walker ? "native_tracer_walker" : "native_tracer_entry", task, &memory));
   REQUIRE(memory.reads <= MAX_READS && memory.failures <= memory.reads);
   size_t length;
   host_output(m->host, &length);
   if (!ran || !length)
     return 0;
-  check_record(m->host, task);
+  check_record(m->host, task, walker);
   return (u32)((length - HEADER) / sizeof(Frame));
 }
 
@@ -671,9 +689,10 @@ static void load_images(void) {
   }
   for (u32 i = 0; i < image_count; i++) {
     collect_cells(images[i]);
+    fill_walker(images[i]->host);
     write_file(images[i]);
     world plain = {.image = images[i]};
-    for (u8 mode = 0; mode < 32; mode++) {
+    for (u8 mode = 0; mode < MODES; mode++) {
       u32 frames = run(&plain, mode, &images[i]->task, images[i]->context);
       bool whole = !(mode & (CONTEXT_ONLY | STEADY));
       u32 expected = whole ? images[i]->frames : images[i]->context_frames;

@@ -17,12 +17,21 @@ INLINE u64 index_in(u64 offset, u64 words) {
   return index & (words - 1);
 }
 
-/* Reads what a window is to hold; it counts as empty if that fails. */
-INLINE long fill_window(WindowBounds *bounds, void *words, u64 from, u64 bytes, u64 room) {
+/*
+ * Reads what a window is to hold; it counts as empty if that fails. What is asked for is read by
+ * itself where its surroundings are not there: paged out, or missing from a core.
+ */
+INLINE long fill_window(WindowBounds *bounds, void *words, u64 from, u64 bytes, u64 room,
+                        u64 asked_from, u64 asked_bytes) {
   asm volatile("" : "+r"(bytes));
   if (bytes > room)
     bytes = room;
   long error = read_user(words, bytes, from);
+  if (error) {
+    from = asked_from;
+    bytes = asked_bytes & 0xff;
+    error = read_user(words, bytes, from);
+  }
   bounds->from = from;
   bounds->bytes = error ? 0 : bytes;
   return error;
@@ -47,7 +56,8 @@ INLINE long read_stack_word(const Walk *walk, u64 *value, u64 address) {
     u64 left = PAGE - (address & (PAGE - 1));
     if (left < WORD)
       return read_user(value, WORD, address);
-    long error = fill_window(&windows->stack_bounds, windows->stack, address, left, BYTES);
+    long error =
+        fill_window(&windows->stack_bounds, windows->stack, address, left, BYTES, address, WORD);
     if (error)
       return error;
     offset = 0;
@@ -66,7 +76,7 @@ INLINE long load_control_frame(const Walk *walk, u64 cfp, u64 size, u64 end, u64
   u64 offset = place_in(&windows->control_frames_bounds, cfp, size, BYTES);
   if (offset >= BYTES) {
     long error = fill_window(&windows->control_frames_bounds, windows->control_frames, cfp,
-                             end - cfp, BYTES);
+                             end - cfp, BYTES, cfp, size);
     if (error)
       return error;
     offset = 0;
@@ -101,10 +111,11 @@ INLINE long load_env(const Walk *walk, u64 address) {
     if (bytes > BYTES)
       bytes = BYTES;
     u64 from = address + WORDS * WORD - bytes;
-    long error = fill_window(&windows->env_bounds, windows->env, from, bytes, BYTES);
+    long error =
+        fill_window(&windows->env_bounds, windows->env, from, bytes, BYTES, address, WORDS * WORD);
     if (error)
       return error;
-    offset = address - from;
+    offset = address - windows->env_bounds.from;
   }
   env[0] = windows->env[index_in(offset, ENV_WINDOW)];
   env[1] = windows->env[index_in(offset + WORD, ENV_WINDOW)];

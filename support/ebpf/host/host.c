@@ -20,7 +20,8 @@ static const struct {
     {"unwind_ruby", (program_fn)unwind_ruby},
     {"native_tracer_walker", (program_fn)native_tracer_walker},
 };
-enum { PROGRAMS = sizeof programs / sizeof *programs };
+/* Those of the chain come first: only they are ever in progs. */
+enum { PROGRAMS = sizeof programs / sizeof *programs, CHAIN_PROGRAMS = 4 };
 
 #define MAP(name)                                                                                  \
   { #name, (host_handle *)&name }
@@ -116,7 +117,7 @@ int host_map_create(host *h, const char *name, u32 type, u32 key_size, u32 value
 
 int (*host_program(host *h, u32 slot))(void *) {
   (void)h;
-  return slot && slot <= PROGRAMS ? programs[slot - 1].run : NULL;
+  return slot && slot <= CHAIN_PROGRAMS ? programs[slot - 1].run : NULL;
 }
 
 int host_send(host *h, const void *map, const void *data, u64 size) {
