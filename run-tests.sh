@@ -52,18 +52,7 @@ for version in "$@"; do
 done
 
 arch=$(debian_arch)
-work=$(mktemp -d)
-guest_pid=
-finish() {
-  if [ -n "$guest_pid" ]; then
-    kill "$guest_pid" 2>/dev/null || true
-    wait "$guest_pid" 2>/dev/null || true
-  fi
-  rm -rf "$work"
-}
-trap finish EXIT
-trap 'say "interrupted"; exit 130' INT
-trap 'exit 143' TERM HUP
+make_scratch
 
 # ---- what goes into every guest ----------------------------------------------------------------
 

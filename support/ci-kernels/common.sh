@@ -8,6 +8,22 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/rubyunwind
 say() { echo "${0##*/}: $*" >&2; }
 die() { say "$@"; exit 1; }
 
+# Makes $work, a directory that is gone when the script is, and with it the process in $guest_pid, if any.
+make_scratch() {
+  work=$(mktemp -d)
+  guest_pid=
+  trap end_scratch EXIT
+  trap 'say "interrupted"; exit 130' INT
+  trap 'exit 143' TERM HUP
+}
+end_scratch() {
+  if [ -n "$guest_pid" ]; then
+    kill "$guest_pid" 2>/dev/null || true
+    wait "$guest_pid" 2>/dev/null || true
+  fi
+  rm -rf "$work"
+}
+
 # Lines of kernels.list for the machine to be tested: VERSION SUITE...
 kernel_list() {
   awk -v arch="$(debian_arch)" '!/^#/ && index("," $2 ",", "," arch ",") { $2 = ""; print }' "$ci_kernels/kernels.list"

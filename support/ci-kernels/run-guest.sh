@@ -43,18 +43,7 @@ case $(debian_arch) in
     ;;
 esac
 
-work=$(mktemp -d)
-guest_pid=
-finish() {
-  if [ -n "$guest_pid" ]; then
-    kill "$guest_pid" 2>/dev/null || true
-    wait "$guest_pid" 2>/dev/null || true
-  fi
-  rm -rf "$work"
-}
-trap finish EXIT
-trap 'say "interrupted"; exit 130' INT
-trap 'exit 143' TERM HUP
+make_scratch
 
 # One disk only, and the job put into it without mounting: two disks race for the root's name.
 needed=$(($(du -k "$root" | cut -f1) + $(du -k "$job" | cut -f1)))
