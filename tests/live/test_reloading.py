@@ -73,7 +73,7 @@ def test_no_sample_mixes_generations_of_code(unwinder: str) -> None:
         finally:
             program.kill()
     assert mixed == []
-    assert len(seen) > 4 * SECONDS
+    assert len(seen) > 2 * SECONDS
     assert count > 100 * SECONDS
     # Whole, or without frames whose code was gone; never in another order.
     whole = ("leaf", "middle", "root")
