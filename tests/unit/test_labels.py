@@ -232,7 +232,24 @@ def test_a_known_frame_is_not_read_again_until_the_interval_is_over() -> None:
     assert memory.reads == reads
     clock.now = 1.5
     assert symbolizer.ruby_frame(body, pc, 0) is first
-    assert memory.reads == reads + 1
+    assert memory.reads == reads + 3  # its head, and the label's string: length and text
+
+
+def test_an_iseq_of_the_same_shape_whose_label_has_another_text_is_another_one() -> None:
+    """Code that is loaded again and again finds all of its memory again: only the strings' text differs."""
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock, recheck_after=1.0)
+    _, body = memory.iseq("run_1", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    assert symbolizer.ruby_frame(body, pc, 0).label == "run_1"
+    assert memory.block.count(b"run_1") == 1
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    clock.now = 0.5
+    assert symbolizer.ruby_frame(body, pc, 0).label == "run_1"
+    clock.now = 1.5
+    assert symbolizer.ruby_frame(body, pc, 0).label == "run_2"
+    assert symbolizer.replaced == 1
+    assert symbolizer.believed_for(clock.now) < 0.01 < symbolizer.believed_for(clock.now + 60)
 
 
 def test_memory_that_became_another_iseq_gets_the_new_name() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["IseqBody", "iseq_fingerprint", "qualify_label", "read_iseq_body"]
+__all__ = ["IseqBody", "is_same_iseq", "qualify_label", "read_iseq_body"]
 
 # enum iseq_type (rb_iseq_type), vm_core.h: the same numbers in 2.5 to 4.0 (2.5 had one more at the end).
 _METHOD = 1
@@ -67,12 +67,20 @@ def _fingerprint(layout: Layout, body: bytes) -> bytes:
     return body[: layout.body_iseq_encoded + 8] + body[start : start + layout.location_label + 8]
 
 
-def iseq_fingerprint(memory: Memory, layout: Layout, body: int) -> bytes:
-    """Return bytes that change when `body` is freed and its memory becomes another iseq: one short read.
+def is_same_iseq(memory: Memory, layout: Layout, known: IseqBody) -> bool:
+    """Whether the memory of `known` still is that iseq: two short reads, or three. Raises MemoryReadError.
 
-    They hold the type, size, code address, path and labels. Raises MemoryReadError.
+    Its type, size, code address, path and labels are compared, and the label's text: code that is loaded
+    again and again finds all of its memory again, down to the strings.
     """
-    return _fingerprint(layout, memory.read(body, layout.body_location + layout.location_label + 8))
+    data = memory.read(known.address, layout.body_location + layout.location_label + 8)
+    if _fingerprint(layout, data) != known.fingerprint:
+        return False
+    try:
+        value = _word(data, layout.body_location + layout.location_label)
+        return _label(memory, layout, value, known.kind) == known.label
+    except BadObject:
+        return False
 
 
 def read_iseq_body(memory: Memory, layout: Layout, body: int) -> IseqBody:

@@ -12,7 +12,7 @@ from rubyunwind.errors import RubyUnwindError
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.identifiers import IdentifierTable
-from rubyunwind.ruby.labels import IseqBody, iseq_fingerprint, read_iseq_body, readable_label
+from rubyunwind.ruby.labels import IseqBody, is_same_iseq, read_iseq_body, readable_label
 from rubyunwind.ruby.lines import BadLineTable, position_of
 from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
 from rubyunwind.ruby.strings import BadObject
@@ -56,7 +56,7 @@ class RubySymbolizer:
 
     Results are cached, at most `cache_size` of each sort. Ruby frees and reuses the memory behind an
     address, so a cached name is believed for `recheck_after` seconds and then held against the process
-    again (one short read for the whole method). Where other code was found at an address there is more to
+    again (some short reads for the whole method). Where other code was found at an address there is more to
     come, as when an application reloads its code: for some seconds names are believed for a moment only. A
     name whose memory cannot be read any more, as after the end of the process, stays. Call clear() when the
     process has called exec.
@@ -177,7 +177,7 @@ class RubySymbolizer:
             if now - known.checked < self.believed_for(now):
                 return known
             try:
-                same = iseq_fingerprint(self._memory, self._layout, address) == known.body.fingerprint
+                same = is_same_iseq(self._memory, self._layout, known.body)
             except MemoryReadError:  # nothing else is there: what it was is what was sampled
                 same = True
             if same:
