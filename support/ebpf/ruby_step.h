@@ -161,11 +161,11 @@ INLINE ErrorCode ruby_body(const Walk *walk, const RubyProcInfo *ruby, u64 iseq,
     if (entry->iseq == iseq && entry->pid == walk->record->trace.pid &&
         pc - entry->encoded <= entry->bytes) {
       bool same = now - entry->checked < ISEQ_BELIEVED;
-      if (!same && !read_user(body, sizeof(*body), iseq + ruby->body))
-        same = *body == entry->body;
+      if (!same && !read_user(body, sizeof(*body), iseq + ruby->body) && *body == entry->body) {
+        entry->checked = now;
+        same = true;
+      }
       if (same) {
-        if (now - entry->checked >= ISEQ_BELIEVED)
-          entry->checked = now;
         *body = entry->body;
         *inside = true;
         return ERR_OK;

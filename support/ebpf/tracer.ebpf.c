@@ -130,6 +130,19 @@ NATIVE_STEP int take_native_step(void) {
   return unwinder;
 }
 
+/* take_native_steps goes on until another unwinder is due, or `most` steps are taken; returns the
+ * next one. */
+INLINE u32 take_native_steps(int most) {
+  u32 unwinder = PROG_UNWIND_NATIVE;
+  UNROLL_LEGACY
+  for (int i = 0; i < most; i++) {
+    unwinder = take_native_step();
+    if (unwinder != PROG_UNWIND_NATIVE)
+      break;
+  }
+  return unwinder;
+}
+
 /* leave_native returns what comes after native frames that led to `unwinder`. */
 INLINE u32 leave_native(PerCPURecord *record, u32 unwinder) {
   Trace *trace = &record->trace;
@@ -148,14 +161,7 @@ int unwind_native(struct bpf_perf_event_data *ctx) {
   PerCPURecord *record = get_per_cpu_record();
   if (!record)
     return -1;
-  u32 unwinder = PROG_UNWIND_NATIVE;
-  UNROLL_LEGACY
-  for (int i = 0; i < NATIVE_STEPS_PER_RUN; i++) {
-    unwinder = take_native_step();
-    if (unwinder != PROG_UNWIND_NATIVE)
-      break;
-  }
-  tail_call(ctx, record, leave_native(record, unwinder));
+  tail_call(ctx, record, leave_native(record, take_native_steps(NATIVE_STEPS_PER_RUN)));
   return 0;
 }
 
@@ -167,14 +173,7 @@ int unwind_native_long(struct bpf_perf_event_data *ctx) {
   PerCPURecord *record = get_per_cpu_record();
   if (!record)
     return -1;
-  u32 unwinder = PROG_UNWIND_NATIVE;
-  UNROLL_LEGACY
-  for (int i = 0; i < NATIVE_STEPS_PER_LONG_RUN; i++) {
-    unwinder = take_native_step();
-    if (unwinder != PROG_UNWIND_NATIVE)
-      break;
-  }
-  tail_call(ctx, record, leave_native(record, unwinder));
+  tail_call(ctx, record, leave_native(record, take_native_steps(NATIVE_STEPS_PER_LONG_RUN)));
   return 0;
 }
 

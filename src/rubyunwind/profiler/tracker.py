@@ -186,6 +186,7 @@ class ProcessTracker:
             self.add(pid)
         except RubyUnwindError as error:
             _log.debug("pid %d is not followed: %s", pid, error)
+            self._unfollow(pid)  # it may have ended before it was looked at
         return True
 
     def _wanted(self, pid: int) -> bool:
