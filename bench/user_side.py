@@ -2,8 +2,8 @@
 """What user space makes of traces: taken off the ring, decoded, turned into samples, folded.
 
 The records are made up, with the shape of a mixed stack, and go the way that real ones go: perf record ->
-drain (C) -> split -> decode_trace -> Assembler -> folded. Only names are not looked up in a process, which
-happens once a distinct stack and second. One core.
+grouped and counted (C) -> distinct stacks decoded and named -> columns -> folded. Only names are not looked
+up in a process, which happens once a distinct frame and quarter of a second. One core.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from stats import spread, timed
 
 from rubyunwind.abi import Frame as TraceFrame
 from rubyunwind.abi import FrameMarker, Trace, TraceFlag, TraceOrigin, decode_trace
-from rubyunwind.bpf.perf_buffer import PERF_RECORD_SAMPLE, _CSink
+from rubyunwind.bpf.perf_sinks import PERF_RECORD_SAMPLE, TraceSink
+from rubyunwind.bpf.trace_batch import TraceBatch
 from rubyunwind.formats import folded
 from rubyunwind.formats.registry import Meta
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.process import InterpreterLoop
-from rubyunwind.profiler.sample import Frame, Sample, Totals
+from rubyunwind.profiler.sample import Frame, Totals
+from rubyunwind.profiler.samples import Samples
 
 __all__ = ["measure"]
 
@@ -52,6 +54,7 @@ class _Names:
     """Stands for the tracker with one process, its symbolizer and its one file."""
 
     interpreter = _LOOP
+    replaced = 0
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, int, int], Frame] = {}
@@ -59,6 +62,9 @@ class _Names:
 
     def get(self, pid: int) -> _Names:
         return self
+
+    def believed_for(self, now: float) -> float:
+        return 0.25
 
     def by_id(self, file_id: int) -> _Names:
         return self
@@ -93,17 +99,16 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _measure(load: _Load, runs: int) -> list[Row]:
-    native = _CSink()
+    sink = TraceSink()
     try:
         events = _perf_records(load)
-        drained, _ = timed(
-            runs, lambda: _drain(native, events), lambda: native._lib.drain_reset(native.drain)
-        )
-        split, records = timed(runs, native.take, lambda: _fill(native, events))
+        grouped, batch = timed(runs, lambda: _group(sink, events), sink.take)
     finally:
-        native.free()
-    decoded, _ = timed(runs, lambda: [decode_trace(record) for _, record in records])
-    sampled, samples = timed(runs, lambda: _samples(records))
+        sink.free()
+    traces = [bytes(batch.stacks[index]) for index in batch.stack]
+    decoded, _ = timed(runs, lambda: [decode_trace(trace) for trace in traces])
+    named, samples = timed(runs, lambda: _name(batch))
+    listed, _ = timed(runs, lambda: list(samples))
     written, _ = timed(runs, lambda: _fold(samples))
     how = f"{load.share}; {runs} runs, median (range)"
     name = f"{load.frames} frames" + (", all distinct" if load.distinct == load.count else "")
@@ -116,21 +121,15 @@ def _measure(load: _Load, runs: int) -> list[Row]:
             f"{detail}; {how}",
         )
 
-    rows = [
+    return [
+        row("traces grouped and counted", grouped, "in C, called from Python (really by libbpf), and taken"),
         row("traces decoded", decoded, "decode_trace alone, no field read"),
-        row("traces to samples", sampled, "decode_trace and Assembler.sample, names made up"),
+        row(
+            "grouped traces to samples", named, "a batch and an Assembler that knows no stack, names made up"
+        ),
+        row("samples listed", listed, "a Sample object for each"),
         row("samples folded", written, "formats.folded of those samples into memory"),
     ]
-    if load.distinct < load.count:
-        rows[:0] = [
-            row(
-                "traces drained",
-                drained,
-                "drain in C, called from Python (really by libbpf)",
-            ),
-            row("traces split", split, "one block into a memoryview a record"),
-        ]
-    return rows
 
 
 def _traces(load: _Load) -> list[bytes]:
@@ -183,23 +182,21 @@ def _perf_records(load: _Load) -> list[Any]:
     return [made[index] for index in order]
 
 
-def _fill(sink: _CSink, events: list[Any]) -> None:
-    sink._lib.drain_reset(sink.drain)
-    _drain(sink, events)
-
-
-def _drain(sink: _CSink, events: list[Any]) -> None:
-    take, drain = sink._lib.drain_event, sink.drain
+def _group(sink: TraceSink, events: list[Any]) -> TraceBatch:
+    take, group = sink._lib.group_event, sink.group
     for event in events:
-        take(drain, 0, event)
+        take(group, 0, event)
+    return sink.take()
 
 
-def _samples(records: list[tuple[int, memoryview]]) -> list[Sample]:
+def _name(batch: TraceBatch) -> Samples:
     assembler = Assembler(_Names(), {})  # type: ignore[arg-type]
-    return [assembler.sample(decode_trace(record), cpu) for cpu, record in records]
+    samples = Samples()
+    samples += assembler.samples(batch, lambda: None)
+    return samples
 
 
-def _fold(samples: list[Sample]) -> bytes:
+def _fold(samples: Samples) -> bytes:
     file = io.BytesIO()
     folded.write(
         file, samples, Totals(), Meta(title="", command="", started=0, duration=0.0, rate=99.0, runtimes=())

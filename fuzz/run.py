@@ -30,8 +30,8 @@ PER_INPUT = 5  # seconds, of a C target
 # steps.c includes host.c, to see what is in it.
 HOST = [path for path in sorted((ROOT / "support/ebpf/host").glob("*.c")) if path.name != "host.c"]
 CFI = sorted((ROOT / "src/rubyunwind/_c").glob("cfi*.c"))
-DRAIN = [ROOT / "src/rubyunwind/_c/drain.c"]
-C_TARGETS = {"steps": HOST + CFI, "rows": CFI, "records": DRAIN}
+RECORDS = [ROOT / "src/rubyunwind/_c" / name for name in ("drain.c", "group.c", "intern.c")]
+C_TARGETS = {"steps": HOST + CFI, "rows": CFI, "records": RECORDS}
 LONGEST = {"steps": 512, "rows": 1024, "records": 4096}
 COMMON_FLAGS = (
     *("-g", "-O1", "-std=gnu11", "-fno-omit-frame-pointer", "-Wall", "-Wno-address-of-packed-member"),

@@ -38,7 +38,9 @@ def main(kind: str, out: str, *inputs: str) -> None:
         ffi.cdef(PRELUDE + WIDE + text + CALLBACKS)
         ffi.set_source(
             "rubyunwind._native",
-            "".join(f'#include "{name}.h"\n' for name in ("types", "cfi", "drain", "thread", "host/host")),
+            "".join(
+                f'#include "{name}.h"\n' for name in ("types", "cfi", "drain", "group", "thread", "host/host")
+            ),
         )
         ffi.emit_c_code(out)
     else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rubyunwind import Profiler, Sample
+from rubyunwind.bpf import PerfBuffer
 
 PROGRAMS = Path(__file__).parent.parent / "ruby"
 RUBY = shutil.which("ruby") or "ruby"
@@ -91,3 +92,15 @@ def gather(profiler: Profiler, count: int) -> list[Sample]:
         samples += profiler.poll(0.1)
     assert len(samples) >= count, f"only {len(samples)} of {count} samples in {PATIENCE} s; {profiler.stats}"
     return samples
+
+
+def gather_records(profiler: Profiler, count: int) -> list[bytes]:
+    """Return records as the kernel sends them. The profiler itself gets no more samples from then on."""
+    records: list[bytes] = []
+    end = time.monotonic() + PATIENCE
+    with PerfBuffer(profiler.collection.maps["trace_events"], pages=256) as buffer:  # takes its rings' place
+        while len(records) < count and time.monotonic() < end:
+            buffer.poll(100)
+            records += [bytes(record) for _, record in buffer.records()]
+    assert len(records) >= count, f"only {len(records)} of {count} records in {PATIENCE} s"
+    return records

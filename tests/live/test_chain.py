@@ -29,7 +29,7 @@ from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.prefixes import pid_page_key
 from rubyunwind.bpf.spec import load_collection_spec
 
-from .spinning import PATIENCE, gather, locations, spinning
+from .spinning import PATIENCE, gather, gather_records, locations, spinning
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -175,19 +175,13 @@ def test_a_process_without_ruby_information_keeps_its_native_leaf() -> None:
 
 
 def test_a_record_ends_behind_its_last_frame() -> None:
-    sizes: list[tuple[int, int]] = []
     with (
         spinning("bounces.rb", "2") as program,
         Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
     ):
-        take = profiler._sample
-
-        def spy(record: memoryview, cpu: int) -> Sample:
-            sizes.append((record.nbytes, decode_trace(record).stack_len))
-            return take(record, cpu)
-
-        profiler._sample = spy  # type: ignore[method-assign]
-        gather(profiler, 50)
+        records = gather_records(profiler, 50)
+    sizes = [(len(record), decode_trace(record).stack_len) for record in records]
+    assert min(frames for _, frames in sizes) > 10
     assert all(0 <= size - (80 + 24 * frames) < 8 for size, frames in sizes)
 
 
@@ -207,19 +201,11 @@ def test_frames_of_each_kind_are_counted_as_metrics() -> None:
 
 
 def test_flags_say_how_far_a_trace_got() -> None:
-    traces = []
     with (
         spinning("bounces.rb", "2") as program,
         Profiler([program.pid], rate=RATE, unwinder="chain") as profiler,
     ):
-        take = profiler._sample
-
-        def spy(record: memoryview, cpu: int) -> Sample:
-            traces.append(decode_trace(bytes(record)))
-            return take(record, cpu)
-
-        profiler._sample = spy  # type: ignore[method-assign]
-        gather(profiler, 50)
+        traces = [decode_trace(record) for record in gather_records(profiler, 50)]
     whole = TraceFlag.NATIVE_ROOT | TraceFlag.RUBY_MET | TraceFlag.RUBY_BASE | TraceFlag.EC_FROM_TLS
     assert all(trace.flags & ~TraceFlag.KERNEL_MODE == whole for trace in traces)
     assert all(trace.comm == "ruby" and trace.pid == program.pid for trace in traces)

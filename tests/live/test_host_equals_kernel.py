@@ -19,7 +19,7 @@ from rubyunwind.profiler.files import FileCache
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
 
-from .spinning import gather, spinning
+from .spinning import gather_records, spinning
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -80,19 +80,11 @@ def places(trace: Trace) -> tuple[tuple[int, int, int, int], ...]:
 @pytest.mark.parametrize("unwinder", ["walker", "chain"])
 def test_kernel_and_host_give_equal_frames(name: str, arguments: tuple[str, ...], unwinder: str) -> None:
     entry = WALKER_ENTRY if unwinder == "walker" else CHAIN_ENTRY
-    records: list[Trace] = []
     with (
         spinning(name, *arguments) as program,
         Profiler([program.pid], rate=199, unwinder=unwinder) as profiler,
     ):
-        take = profiler._sample
-
-        def spy(record: memoryview, cpu: int) -> object:
-            records.append(decode_trace(bytes(record)))
-            return take(record, cpu)
-
-        profiler._sample = spy  # type: ignore[method-assign, assignment]
-        gather(profiler, 60)
+        records = [decode_trace(record) for record in gather_records(profiler, 60)]
         profiler.stop()
         host = Host(program.pid)
         hosted: list[Trace] = []

@@ -257,7 +257,7 @@ def test_stacks_that_differ_outside_of_their_frames_are_not_mixed_up(
 
 
 def test_the_stacks_that_are_kept_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembler_module, "_MOST_STACKS", 10)
+    monkeypatch.setattr(assembler_module, "_MOST_FRAMES", 9)  # of one frame each
     for address in range(100):
         assert bench.names(native(address)) == [f"f{address:x}"]
     assert len(bench.assembler._stacks) <= 10

@@ -6,21 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-  /* include/uapi/linux/perf_event.h: enum perf_event_type */
-  PERF_RECORD_LOST = 2,
-  PERF_RECORD_SAMPLE = 9,
-  /* LIBBPF_PERF_EVENT_CONT, LIBBPF_PERF_EVENT_ERROR of libbpf.h */
-  CONTINUE = -2,
-  FAIL = -1,
-};
-
-/* struct perf_event_header, then for a sample with PERF_SAMPLE_RAW alone: u32 size, bytes. */
-struct header {
-  u32 type;
-  u16 misc, size;
-};
-
 drain *drain_new(size_t size) {
   drain *d = calloc(1, sizeof *d);
   if (!d)
@@ -48,31 +33,10 @@ void drain_reset(drain *d) {
 
 int drain_event(void *ctx, int cpu, void *event) {
   drain *d = ctx;
-  const u8 *bytes = event;
-  struct header head;
   u32 length;
-
-  memcpy(&head, bytes, sizeof head);
-  if (head.type == PERF_RECORD_LOST) {
-    u64 lost; /* header, u64 id, u64 lost */
-    if (head.size >= 24) {
-      memcpy(&lost, bytes + 16, sizeof lost);
-      d->lost += lost;
-    }
+  const u8 *payload = perf_payload(event, &d->counts, &length);
+  if (!payload)
     return CONTINUE;
-  }
-  if (head.type != PERF_RECORD_SAMPLE)
-    return CONTINUE;
-  if (head.size < sizeof head + sizeof length) {
-    d->malformed++;
-    return CONTINUE;
-  }
-  memcpy(&length, bytes + sizeof head, sizeof length);
-  if (length > head.size - sizeof head - sizeof length) {
-    /* The kernel's u16 record size wrapped: the raw size points past the record. */
-    d->malformed++;
-    return CONTINUE;
-  }
 
   size_t need = sizeof(drain_record) + ((length + 7u) & ~7u);
   if (d->size - d->used < need) {
@@ -88,8 +52,8 @@ int drain_event(void *ctx, int cpu, void *event) {
   drain_record *record = (drain_record *)(d->data + d->used);
   record->length = length;
   record->cpu = (u32)cpu;
-  memcpy(record + 1, bytes + sizeof head + sizeof length, length);
+  memcpy(record + 1, payload, length);
   d->used += need;
-  d->records++;
+  d->counts.records++;
   return CONTINUE;
 }

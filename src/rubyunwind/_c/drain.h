@@ -2,6 +2,6 @@
 #pragma once
 #include <stddef.h>
 
-#include "prelude.h"
+#include "perf_record.h"
 
 #include "drain.cdef"

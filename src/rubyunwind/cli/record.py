@@ -205,7 +205,7 @@ def _say_totals(profile: Profile, target: Output) -> None:
     totals = profile.totals
     if sys.stderr.isatty():
         click.echo("\r\033[K", nl=False, err=True)
-    whole = totals.read - sum(not sample.complete for sample in profile.samples)
+    whole = totals.read - profile.samples.incomplete
     text = (
         f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz ({profile.backend}): "
         f"{whole} whole, {totals.truncated} truncated, {totals.lost} lost"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rubyunwind.profiler.sample import Frame, Sample
+from rubyunwind.profiler.samples import Samples
 
 __all__ = ["Marker", "MarkerKind", "Stack", "group"]
 
@@ -77,7 +78,7 @@ def group(samples: Iterable[Sample]) -> list[Stack]:
     """
     counts = _Counts()
     comms: dict[int, str] = {}
-    for sample in samples:
+    for sample in samples.merged() if isinstance(samples, Samples) else samples:
         counts.add(sample)
         if sample.pid not in comms or sample.tid == sample.pid:
             comms[sample.pid] = sample.comm

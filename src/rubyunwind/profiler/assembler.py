@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a trace to a sample: every frame named, each distinct stack once."""
+"""From traces to samples: every frame named, each distinct stack once."""
 
 from __future__ import annotations
 
 import time
+from array import array
+from collections.abc import Callable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
@@ -11,12 +14,14 @@ from rubyunwind.profiler.kernel_symbols import KernelSymbols
 from rubyunwind.profiler.placement import place_ruby_frames
 from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
 from rubyunwind.profiler.sample import Frame, Sample
+from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rubyunwind.abi import Step, Trace
     from rubyunwind.bpf.maps import Map
+    from rubyunwind.bpf.trace_batch import TraceBatch
     from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
 
@@ -25,14 +30,15 @@ __all__ = ["Assembler", "Processes"]
 # Ruby reuses the memory behind the addresses in a stack, so its names are asked for again. Where there is no
 # Ruby nothing changes.
 _BELIEVED = 1.0
-_MOST_STACKS = 16384
+# Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
+_MOST_FRAMES = 1 << 20
 # Plain numbers: of a deep stack there are thousands to compare.
 _NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)
 _KERNEL, _ABORT, _ERROR_BIT = int(FrameMarker.KERNEL), int(FrameMarker.ABORT), 0x80
 _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
 
-# frames, complete or the reason, and when they were named
-_Stack = tuple[tuple[Frame, ...], str | None, float]
+# What was named, and when.
+_Stack = tuple[SampledStack, float]
 
 
 class Processes(Protocol):
@@ -56,38 +62,70 @@ class Assembler:
         self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
+        # By process and digest: the bytes themselves are some ten kilobytes for a deep stack.
         self._stacks: dict[tuple[ProfiledProcess | None, bytes], _Stack] = {}
+        self._kept = 0  # frames in them
         # Both clocks tick alike; their distance places the kernel's times in unix time.
         self._epoch = time.time_ns() - time.monotonic_ns()
 
+    def samples(self, batch: TraceBatch, between: Callable[[], None]) -> Samples:
+        """Return the samples that a batch of traces describes. `between` is called between two stacks."""
+        stacks = []
+        for trace in batch.stacks:
+            stacks.append(self._stack(trace))
+            between()
+        epoch = self._epoch
+        return Samples.of_columns(
+            stacks,
+            [SampledThread(thread.pid, thread.tid, thread.comm) for thread in batch.threads],
+            (
+                array("q", [time + epoch for time in batch.ktime]),
+                batch.stack,
+                batch.thread,
+                array("i", batch.cpu),
+                array("Q", [1]) * len(batch),
+            ),
+        )
+
     def sample(self, trace: Trace, cpu: int) -> Sample:
-        """Return the sample that a trace describes."""
-        process = self._tracker.get(trace.pid)
-        # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
-        raw = bytes(trace)
-        key = (process, raw[56:72] + raw[80:])
-        now = time.monotonic()
-        stack = self._stacks.get(key)
-        symbolizer = process.symbolizer if process is not None else None
-        believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
-        if stack is None or now - stack[2] > believed:
-            frames, reason = self._name(trace, process)
-            if stack is not None and stack[:2] == (frames, reason):
-                frames = stack[0]  # one tuple for equal stacks, so that formats can compare by identity
-            elif len(self._stacks) >= _MOST_STACKS:
-                self._stacks.clear()
-            stack = self._stacks[key] = (frames, reason, now)
+        """Return the sample that one trace describes."""
+        stack = self._stack(trace)
         return Sample(
             timestamp=trace.ktime + self._epoch,
             pid=trace.pid,
             tid=trace.tid,
             comm=trace.comm,
-            frames=stack[0],
-            complete=stack[1] is None,
-            reason=stack[1],
-            origin=_ORIGINS.get(trace.origin, "unknown"),
+            frames=stack.frames,
+            complete=stack.complete,
+            reason=stack.reason,
+            origin=stack.origin,
             cpu=cpu,
         )
+
+    def _stack(self, trace: Trace) -> SampledStack:
+        process = self._tracker.get(trace.pid)
+        # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
+        raw = memoryview(bytes(trace))
+        digest = blake2b(raw[56:72], digest_size=16)
+        digest.update(raw[80:])
+        key = (process, digest.digest())
+        now = time.monotonic()
+        known = self._stacks.get(key)
+        symbolizer = process.symbolizer if process is not None else None
+        believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
+        if known is not None and now - known[1] <= believed:
+            return known[0]
+        frames, reason = self._name(trace, process)
+        stack = SampledStack(frames, reason is None, reason, _ORIGINS.get(trace.origin, "unknown"))
+        if known is not None and known[0] == stack:
+            stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
+        else:
+            if self._kept > _MOST_FRAMES:
+                self._stacks.clear()
+                self._kept = 0
+            self._kept += len(frames)
+        self._stacks[key] = (stack, now)
+        return stack
 
     def _name(self, trace: Trace, process: ProfiledProcess | None) -> tuple[tuple[Frame, ...], str | None]:
         frames: list[Frame] = []

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections import deque
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import MAX_DEEP_FRAMES, Counter, decode_trace
+from rubyunwind.abi import MAX_DEEP_FRAMES, Counter
 from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.timer import Timer
-from rubyunwind.errors import DecodeError, RubyUnwindError
+from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
+from rubyunwind.profiler.samples import Samples
 from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
 from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
@@ -106,7 +106,7 @@ class Profiler:
         self._max_frames = max_frames
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
-        self._read = self._malformed = self._torn = self._truncated = 0
+        self._read = self._malformed = self._truncated = 0
         self._failed: Tally[str] = Tally()
         self._counters: dict[Counter, int] = {}
         self._notes: tuple[str, ...] = ()
@@ -130,7 +130,10 @@ class Profiler:
             self._timer = stack.enter_context(Timer(_PERIOD))
             self._traces = stack.enter_context(
                 PerfBuffer(
-                    maps["trace_events"], pages=_trace_pages(len(online_cpus())), wakeup_events=_NO_WAKE_UPS
+                    maps["trace_events"],
+                    pages=_trace_pages(len(online_cpus())),
+                    wakeup_events=_NO_WAKE_UPS,
+                    grouped=True,
                 )
             )
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
@@ -224,8 +227,8 @@ class Profiler:
         self._check()
         return self._timer.fileno()
 
-    def poll(self, timeout: float = 0.1) -> list[Sample]:
-        """Wait up to `timeout` seconds for work, do it, and return the samples that came."""
+    def poll(self, timeout: float = 0.1) -> Samples:
+        """Wait up to `timeout` seconds for work, do it, and return the samples that came: a sequence."""
         self._check()
         self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
         return self._work()
@@ -242,46 +245,57 @@ class Profiler:
         if self._open:  # the reader of the samples may have closed us
             yield from self.stop()
 
-    def stop(self) -> list[Sample]:
+    def stop(self) -> Samples:
         """Stop sampling and return what was still on its way. The profiler stays readable until closed."""
         self._check()
         self._ticks.close()
         return self._work()
 
-    def _work(self) -> list[Sample]:
+    def _work(self) -> Samples:
         self._timer.clear()
         self._reports.consume()
         self._reports.records()
         self._traces.consume()
         # Processes first: what they have just mapped is missed by every sample until it is registered.
         wait = self._tracker.run()
-        samples = []
-        for cpu, record in self._taken():
-            try:
-                samples.append(self._sample(record, cpu))
-            except DecodeError:
-                self._malformed += 1
-        self._torn = self._traces.malformed
+        samples = self._named()
+        self._malformed = self._traces.malformed
         self._due = time.monotonic() + min(wait, self._pace())
         return samples
 
-    def _taken(self) -> Iterator[tuple[int, memoryview]]:
-        """Take the records out of the rings, and again while those are worked on.
+    def _named(self) -> Samples:
+        """Take the traces out of the rings and name them, and again those that came meanwhile.
 
         The first sample of a deep stack takes longer to name than a ring of such stacks takes to fill.
         """
-        taken = 0.0
         end = time.monotonic() + _LONGEST_WORK
-        waiting: deque[tuple[int, memoryview]] = deque()
-        while True:
+        taken = 0.0
+
+        def take() -> None:
+            nonlocal taken
             now = time.monotonic()
-            if not taken or (now - taken > _SHORTEST_TAKE and now < end):
+            if now - taken > _SHORTEST_TAKE:
                 self._traces.consume()
-                waiting.extend(self._traces.records())
                 taken = now
-            if not waiting:
-                return
-            yield waiting.popleft()
+
+        samples = Samples()
+        while True:
+            take()
+            batch = self._traces.traces()
+            if not len(batch):
+                return samples
+            fresh = self._assembler.samples(batch, take)
+            for stack, count in zip(fresh.stacks, batch.counts, strict=True):
+                self._read += count
+                if stack.reason is not None:
+                    self._failed[stack.reason] += count
+                    self._truncated += count * (stack.reason in TRUNCATIONS)
+            if not samples:
+                samples = fresh
+            else:
+                samples.extend(fresh)
+            if time.monotonic() > end:
+                return samples
 
     def _pace(self) -> float:
         """Return the seconds until the next look at the rings, and set the timer to it."""
@@ -294,14 +308,6 @@ class Profiler:
             self._period = period
             self._timer.set_period(period)
         return period
-
-    def _sample(self, record: memoryview, cpu: int) -> Sample:
-        sample = self._assembler.sample(decode_trace(record), cpu)
-        self._read += 1
-        if sample.reason is not None:
-            self._failed[sample.reason] += 1
-            self._truncated += sample.reason in TRUNCATIONS
-        return sample
 
     @property
     def counters(self) -> dict[Counter, int]:
@@ -324,8 +330,8 @@ class Profiler:
         ):
             if counters.get(which):
                 failed[reason] = counters[which]
-        if self._malformed or self._torn:
-            failed["malformed record"] = self._malformed + self._torn
+        if self._malformed:
+            failed["malformed record"] = self._malformed
         return Totals(
             read=self._read,
             lost=counters.get(Counter.OUTPUT_FAILED, 0),

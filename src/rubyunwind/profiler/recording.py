@@ -15,7 +15,8 @@ from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.backends import check_backend, why_refused
 from rubyunwind.profiler.command import Command
 from rubyunwind.profiler.profiler import Profiler
-from rubyunwind.profiler.sample import Sample, Totals
+from rubyunwind.profiler.sample import Totals
+from rubyunwind.profiler.samples import Samples
 from rubyunwind.profiler.user_profiler import UserProfiler
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Profile:
     what sampled, "bpf" or "user"; if "user" was only fallen back to, the first of the notes says why.
     """
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
     totals: Totals = field(default_factory=Totals)
     started: int = 0
     duration: float = 0.0

@@ -19,6 +19,7 @@ from rubyunwind.process.refusals import unreadable
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.sampled_process import SampledProcess, cpu_time
+from rubyunwind.profiler.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -156,14 +157,14 @@ class UserProfiler:
         self._check()
         return self._timer.fileno()
 
-    def poll(self, timeout: float = 0.1) -> list[Sample]:
+    def poll(self, timeout: float = 0.1) -> Samples:
         """Wait up to `timeout` seconds for the next tick and return its samples, one a process at most."""
         self._check()
         if self._stopped:
-            return []
+            return Samples()
         self._timer.wait(timeout)
         ticks = self._timer.clear()
-        return self._tick(ticks) if ticks else []
+        return Samples(self._tick(ticks) if ticks else ())
 
     def samples(self, duration: float | None = None) -> Iterator[Sample]:
         """Yield samples for `duration` seconds, or until every profiled process has ended."""
@@ -177,11 +178,11 @@ class UserProfiler:
         if self._open:  # the reader of the samples may have closed us
             self.stop()
 
-    def stop(self) -> list[Sample]:
+    def stop(self) -> Samples:
         """Stop sampling; nothing is on its way then. The profiler stays readable until closed."""
         self._check()
         self._stopped = True
-        return []
+        return Samples()
 
     def _tick(self, ticks: int) -> list[Sample]:
         self.ticks += ticks
