@@ -115,6 +115,7 @@ static const struct {
     TYPED(inhibit_events),
     TYPED(pid_page_to_mapping_info),
     TYPED(interpreter_offsets),
+    TYPED(interpreter_cold_offsets),
     TYPED(ruby_procs),
     TYPED(system_config),
     TYPED(stack_delta_page_to_info),

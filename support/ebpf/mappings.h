@@ -9,6 +9,13 @@ INLINE bool is_kernel_address(u64 address) { return (address & 0xff0000000000000
 /* Below the smallest vm.mmap_min_addr in use: a pc here was read wrongly. */
 enum { SMALL_PC = 0x1000 };
 
+INLINE void remember_range(OffsetRange *kept, const OffsetRange *range) {
+  if (range)
+    *kept = *range;
+  else
+    kept->program_index = PROG_UNWIND_STOP;
+}
+
 /*
  * resolve_unwind_mapping fills text_section_* of the state for its pc and names the program that
  * user space has set for that mapping.
@@ -45,11 +52,10 @@ INLINE ErrorCode resolve_unwind_mapping(const Walk *walk, u32 *unwinder) {
       if (!mapping)
         goto unmapped;
       *last = *mapping;
-      const OffsetRange *range = bpf_map_lookup_elem(&interpreter_offsets, &last->file_id);
-      if (range)
-        walk->mapping->interpreter = *range;
-      else
-        walk->mapping->interpreter.program_index = PROG_UNWIND_STOP;
+      remember_range(&walk->mapping->interpreter,
+                     bpf_map_lookup_elem(&interpreter_offsets, &last->file_id));
+      remember_range(&walk->mapping->cold,
+                     bpf_map_lookup_elem(&interpreter_cold_offsets, &last->file_id));
     }
     file_id = last->file_id;
     packed = last->bias_and_unwind_program;
@@ -76,27 +82,33 @@ found:
   return ERR_OK;
 }
 
+/* The program for an offset in a file, if it is in the range. */
+INLINE u32 program_of(const OffsetRange *range, u64 offset) {
+  if (range && offset >= range->lower_offset && offset <= range->upper_offset)
+    return range->program_index;
+  return PROG_UNWIND_STOP;
+}
+
 /* The interpreter whose loop the pc is in, unless that unwinder has nothing more to give. */
 INLINE u32 get_next_interpreter(const Walk *walk) {
   PerCPURecord *record = walk->record;
   UnwindState *state = &record->state;
   u64 file_id = state->text_section_id;
   u64 offset = state->text_section_offset - (state->return_address ? 1 : 0);
-  const OffsetRange *range = NULL;
+  u32 program = PROG_UNWIND_STOP;
   if (walk->mapping) {
-    if (walk->mapping->interpreter.program_index != PROG_UNWIND_STOP)
-      range = &walk->mapping->interpreter;
+    program = program_of(&walk->mapping->interpreter, offset);
+    if (program == PROG_UNWIND_STOP)
+      program = program_of(&walk->mapping->cold, offset);
   } else {
-    range = bpf_map_lookup_elem(&interpreter_offsets, &file_id);
+    program = program_of(bpf_map_lookup_elem(&interpreter_offsets, &file_id), offset);
+    if (program == PROG_UNWIND_STOP)
+      program = program_of(bpf_map_lookup_elem(&interpreter_cold_offsets, &file_id), offset);
   }
-  if (range && offset >= range->lower_offset && offset <= range->upper_offset) {
-    u32 program = range->program_index;
-    if (!unwinder_is_done(record, program)) {
-      increment_metric(metricID_UnwindCallInterpreter);
-      return program;
-    }
-  }
-  return PROG_UNWIND_NATIVE;
+  if (program == PROG_UNWIND_STOP || unwinder_is_done(record, program))
+    return PROG_UNWIND_NATIVE;
+  increment_metric(metricID_UnwindCallInterpreter);
+  return program;
 }
 
 /* Who unwinds the frame that a native step led to. */

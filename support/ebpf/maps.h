@@ -62,6 +62,9 @@ struct {
 } pid_page_to_mapping_info SEC(".maps");
 
 HASH_MAP(interpreter_offsets, BPF_MAP_TYPE_HASH, 32, u64, OffsetRange);
+/* Beside the ABI: the part of the same function that the compiler has moved away (its .cold
+ * symbol). */
+HASH_MAP(interpreter_cold_offsets, BPF_MAP_TYPE_HASH, 32, u64, OffsetRange);
 HASH_MAP(ruby_procs, BPF_MAP_TYPE_HASH, 1024, u32, RubyProcInfo);
 HASH_MAP(php_procs, BPF_MAP_TYPE_HASH, 1024, u32, PHPProcInfo);
 HASH_MAP(dotnet_procs, BPF_MAP_TYPE_HASH, 1024, u32, DotnetProcInfo);

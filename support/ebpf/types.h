@@ -650,6 +650,7 @@ typedef struct FlatPage {
 typedef struct MappingCache {
   NativeMapping mapping;
   OffsetRange interpreter;
+  OffsetRange cold;
 } MappingCache;
 
 /* Where an instruction sequence has its body. Believed if the pc lies in its code, for a moment. */

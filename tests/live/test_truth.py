@@ -9,6 +9,7 @@ from itertools import zip_longest
 import pytest
 
 from rubyunwind import Profiler, Sample
+from rubyunwind.abi import PROG_UNWIND_RUBY, OffsetRange
 
 from .spinning import gather, locations, spinning
 
@@ -85,6 +86,25 @@ def test_ruby_frames_are_inside_the_interpreter_that_runs_them() -> None:
                 assert inside[len(ruby) - 1].label == "each"
                 assert "rb_ary_each" in [frame.name for frame in inside[len(ruby) :]]
             assert set(ruby) <= {"r", "c"}, kinds
+
+
+@pytest.mark.parametrize("unwinder", ["walker", "chain"])
+def test_a_part_of_the_loop_that_the_compiler_moved_away_is_the_loop_too(unwinder: str) -> None:
+    with (
+        spinning("bounces.rb", "3") as program,
+        Profiler([program.pid], rate=RATE, unwinder=unwinder) as profiler,
+    ):
+        # This build has its loop in one piece: all of it becomes the second part.
+        loops, cold = (
+            profiler.collection.maps[name] for name in ("interpreter_offsets", "interpreter_cold_offsets")
+        )
+        ((key, whole),) = loops.items()
+        cold[key] = whole
+        loops[key] = bytes(OffsetRange(lower_offset=1, upper_offset=2, program_index=PROG_UNWIND_RUBY))
+        profiler.poll(0.1)
+        samples = gather(profiler, SAMPLES)
+    assert exactness(samples, program.stack) >= SHARE
+    assert all(sample.complete for sample in samples)
 
 
 def test_no_sample_of_a_thread_shows_the_stack_of_another() -> None:

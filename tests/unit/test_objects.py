@@ -31,9 +31,9 @@ PROGRAMS = {
     "process_exec": "raw_tp/sched_process_exec",
     "process_fork": "raw_tp/sched_process_fork",
 }
-# Of the legacy object, and loaded on request only.
 # Not of the legacy object.
 WALKER_PROGRAMS = {"native_tracer_walker": "?perf_event", "native_tracer_walker_loop": "?perf_event"}
+# Of the legacy object, and loaded on request only.
 LEGACY_PROGRAMS = {"unwind_native_long": "?perf_event", "analyze_system": "?perf_event"}
 RECORD_SIZE = {"amd64": 4352, "arm64": 4328}
 # type, key bytes, value bytes, entries in the object (0: one per CPU, set at load)
@@ -59,6 +59,7 @@ MAPS = {
     "sched_times": (MapType.LRU_PERCPU_HASH, 8, 8, 256),
     **{f"exe_id_to_{bits}_stack_deltas": (MapType.HASH_OF_MAPS, 8, 4, 4096) for bits in range(8, 24)},
     # Beside the ABI.
+    "interpreter_cold_offsets": (MapType.HASH, 8, 24, 32),
     "ruby_tls": (MapType.HASH, 4, 24, 1024),
     "counters": (MapType.PERCPU_ARRAY, 4, 8, 13),
     "followed_pids": (MapType.HASH, 4, 4, 65536),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubyunwind.abi import ErrorCode, Frame, FrameMarker
+from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Step
 from rubyunwind.profiler.placement import place_ruby_frames
 from rubyunwind.profiler.process import InterpreterLoop
 
@@ -164,3 +164,17 @@ def test_both_ends_of_the_loop_are_in_it_and_a_call_at_its_end_too() -> None:
     assert not LOOP.holds(native(0x2000, LIBRUBY))
     assert not LOOP.holds(loop(0x1000))
     assert not LOOP.holds(native(0x1800, LIBC))
+
+
+def test_both_parts_of_a_loop_are_the_loop() -> None:
+    loop = InterpreterLoop(7, 0x100, 0x1FF, cold=(0x900, 0x910))
+
+    def holds(address: int, file_id: int = 7, return_address: int = 0) -> bool:
+        return loop.holds(Step(file_id, address, int(FrameMarker.NATIVE), return_address, 0))
+
+    assert [holds(at) for at in (0xFF, 0x100, 0x1FF, 0x200, 0x8FF, 0x900, 0x910, 0x911)] == [
+        False, True, True, False, False, True, True, False,
+    ]  # fmt: skip
+    assert holds(0x911, return_address=1)
+    assert not holds(0x900, return_address=1)
+    assert not holds(0x100, file_id=8)

@@ -423,6 +423,32 @@ def test_the_end_is_noticed_without_a_report_too(world: World) -> None:
     assert not tracker.processes
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "just reported"])
+def test_a_process_that_ends_slowly_is_unfollowed_at_its_end(world: World, known: bool) -> None:
+    """It has lost its memory and still runs: whoever gets its number next must not be sampled."""
+    world.parents.update({5: 1, 6: 5})
+    tracker, collection = make()
+    tracker.follow(5)
+    if not known:
+        world.parents[7] = 5
+        collection.fork(5, 7)
+    slow = 6 if known else 7
+    world.unreadable.add(slow)
+    collection.report(slow)
+    tracker.run()
+    assert slow not in tracker.processes
+    assert slow in collection.followed
+    for _ in range(20):
+        world.now += 1.0
+        assert tracker.run() <= 1.0
+    assert slow in collection.followed
+    del world.parents[slow]
+    world.now += 1.0
+    tracker.run()
+    assert slow not in collection.followed
+    assert 5 in collection.followed
+
+
 def test_only_so_many_ended_processes_are_kept(world: World) -> None:
     tracker, collection = make(everything=True)
     for pid in range(100, 300):

@@ -42,21 +42,31 @@ _Entry = tuple[int, int, int, int]
 # What the pages of a process are, for each of the two.
 _CHAINS, _WALKERS = "pid_page_to_mapping_info", "pid_mappings"
 
+# Where the interpreter's loop is in its file, and the part of it that the compiler has moved away.
+_LOOPS = ("interpreter_offsets", "interpreter_cold_offsets")
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class InterpreterLoop:
-    """The function that runs Ruby code: ELF virtual addresses in a file, both ends inclusive."""
+    """The function that runs Ruby code: ELF virtual addresses in a file, both ends inclusive.
+
+    `cold` is the part of it that the compiler has moved away from the rest, if there is one.
+    """
 
     file_id: int
     lower: int
     upper: int
+    cold: tuple[int, int] | None = None
 
     def holds(self, frame: TraceFrame | Step) -> bool:
         """Whether a native frame of a trace is in it."""
         address = frame.addr_or_line - frame.return_address
-        return frame.file_id == self.file_id and self.lower <= address <= self.upper
+        if frame.file_id != self.file_id:
+            return False
+        cold = self.cold is not None and self.cold[0] <= address <= self.cold[1]
+        return cold or self.lower <= address <= self.upper
 
 
 class ProfiledProcess:
@@ -261,14 +271,8 @@ class ProfiledProcess:
             return False
         self._register_ruby(ruby)
         # A core may hold the interpreter's memory and nothing of its file: no native frame leads there then.
-        for entry in ruby.interpreter_ranges[:1] if file is not None else ():
-            assert file is not None
-            self._maps["interpreter_offsets"][file.file_id.to_bytes(8, "little")] = bytes(
-                OffsetRange(
-                    lower_offset=entry.lower, upper_offset=entry.upper, program_index=PROG_UNWIND_RUBY
-                )
-            )
-            self.interpreter = InterpreterLoop(file.file_id, entry.lower, entry.upper)
+        if file is not None and ruby.interpreter_ranges:
+            self.interpreter = self._register_loop(file.file_id, ruby)
         known = self.ruby.identifier_table if self.ruby is not None else None
         if self.symbolizer is None or known != ruby.identifier_table:
             self.symbolizer = RubySymbolizer(self._image.memory, ruby)
@@ -279,6 +283,15 @@ class ProfiledProcess:
         self._maps["ruby_procs"][self._key] = bytes(ruby.proc_info)
         if ruby.tls is not None:
             self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
+
+    def _register_loop(self, file_id: int, ruby: RubyRuntime) -> InterpreterLoop:
+        """Tell the kernel side where the interpreter's loop is; a compiler cuts it into two parts at most."""
+        parts = [(entry.lower, entry.upper) for entry in ruby.interpreter_ranges[:2]]
+        key = file_id.to_bytes(8, "little")
+        for name, (lower, upper) in zip(_LOOPS, parts, strict=False):
+            value = OffsetRange(lower_offset=lower, upper_offset=upper, program_index=PROG_UNWIND_RUBY)
+            self._maps[name][key] = bytes(value)
+        return InterpreterLoop(file_id, *parts[0], cold=parts[1] if len(parts) > 1 else None)
 
     def _file_of(self, mapping: Mapping) -> MappedFile | None:
         return self._files.open(self._image, mapping)

@@ -53,6 +53,7 @@ class ProcessTracker:
         self._processes: dict[int, ProfiledProcess] = {}
         self._ended: dict[int, ProfiledProcess] = {}
         self._due: dict[int, tuple[float, float]] = {}
+        self._leaving: dict[int, tuple[float, float]] = {}  # that are to be unfollowed, and when to look
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
 
     @property
@@ -156,7 +157,11 @@ class ProcessTracker:
         for pid, (due, wait) in list(self._due.items()):
             if due <= now:
                 self._sync(pid, wait)
-        soonest = min((due for due, _ in self._due.values()), default=now + _LATEST)
+        for pid, (due, _) in list(self._leaving.items()):
+            if due <= now:
+                self._let_go(pid)
+        looks = (*self._due.values(), *self._leaving.values())
+        soonest = min((due for due, _ in looks), default=now + _LATEST)
         return max(0.0, soonest - time.monotonic())
 
     def _handle_reports(self) -> None:
@@ -226,15 +231,27 @@ class ProcessTracker:
             del self._ended[next(iter(self._ended))]
 
     def _unfollow(self, pid: int) -> None:
-        """Take a process that has ended out of what is sampled, unless another one has its number by now.
+        """Take a process that ends out of what is sampled, once nothing of it runs.
 
-        The kernel side does that itself where it can tell the last thread of a process.
+        The kernel side does that itself where it can tell the last thread of a process. One that has lost its
+        memory already may run on for a moment, and would then stay in for whoever gets its number next.
         """
+        self._leaving[pid] = (0.0, _SOONEST)
+        self._let_go(pid)
+
+    def _let_go(self, pid: int) -> None:
+        followed = self._maps["followed_pids"]
         try:
-            if read_status(pid).ended:
-                raise RubyUnwindError(f"process {pid} has ended")
+            ended = read_status(pid).ended
         except RubyUnwindError:
-            self._maps["followed_pids"].pop(pid, None)
+            ended = True
+        if ended:
+            followed.pop(pid, None)
+        if ended or pid in self._processes or pid not in followed:
+            del self._leaving[pid]
+            return
+        _, wait = self._leaving[pid]
+        self._leaving[pid] = (time.monotonic() + wait, min(2 * wait, _LATEST))
 
     def close(self) -> None:
         """Drop all processes and files. Twice is harmless."""
@@ -243,4 +260,5 @@ class ProcessTracker:
         self._processes.clear()
         self._ended.clear()
         self._due.clear()
+        self._leaving.clear()
         self.files.close()

@@ -42,6 +42,7 @@ static const struct {
     MAP(kernel_stackmap),
     MAP(pid_page_to_mapping_info),
     MAP(interpreter_offsets),
+    MAP(interpreter_cold_offsets),
     MAP(ruby_procs),
     MAP(system_config),
     MAP(stack_delta_page_to_info),
