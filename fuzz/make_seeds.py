@@ -175,7 +175,7 @@ class Scene:
         for key, value in host.maps["pid_page_to_mapping_info"].items():
             if int.from_bytes(bytes(value)[:8], "little") in wanted | {0}:
                 entries.append(("pid_page_to_mapping_info", bytes(key), bytes(value)))
-        for name in ("interpreter_offsets", "interpreter_cold_offsets", "ruby_procs", "ruby_tls"):
+        for name in ("interpreter_offsets", "interpreter_cold_offsets", "ruby_procs", "ruby_tls", "ruby_vms"):
             entries += [(name, bytes(key), bytes(value)) for key, value in host.maps[name].items()]
         infos: dict[int, int] = {}
         for file_id in sorted(wanted):

@@ -122,6 +122,7 @@ static const struct {
     TYPED(unwind_info_array),
     TYPED(followed_pids),
     TYPED(ruby_tls),
+    TYPED(ruby_vms),
     TYPED(counters),
     TYPED(kernel_stack_scratch),
     TYPED(walk_records),

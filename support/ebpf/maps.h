@@ -130,6 +130,7 @@ STACK_DELTA_BUCKET(23);
 
 /* Where the threads of a Ruby process keep their execution context. */
 HASH_MAP(ruby_tls, BPF_MAP_TYPE_HASH, 1024, u32, RubyTLSInfo);
+HASH_MAP(ruby_vms, BPF_MAP_TYPE_HASH, 1024, u32, RubyVMInfo);
 HASH_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, NUM_COUNTERS, u32, u64);
 
 #ifndef RUBYUNWIND_LEGACY

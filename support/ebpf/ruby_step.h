@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* One control frame of a Ruby VM stack, and finding the stack of the sampled thread. */
+/* One control frame of a Ruby VM stack. */
 #pragma once
 #include "mappings.h"
-#include "task.h"
-#include "windows.h"
+#include "ruby_context.h"
 
 /* Frame flags in ep[0] and their values: vm_core.h, VM_FRAME_MAGIC_*, VM_FRAME_FLAG_*,
  * VM_ENV_FLAG_LOCAL. The same from Ruby 2.5 to 4.0. */
@@ -19,7 +18,6 @@ enum {
   /* Ruby 2.6 made the execution context reachable from a thread's native frames; before it the
    * order of native and Ruby frames is best effort and Ruby frames are walked in one go. */
   RUBY_VERSION_2_6 = 0x20600,
-  RUBY_VERSION_3_0 = 0x30000,
 
   /* How many enclosing blocks are searched for the method they belong to. */
   RUBY_ENV_DEPTH = 6
@@ -27,95 +25,6 @@ enum {
 
 /* Words of ep that we read, from ep - 16 on: VM_ENV_DATA_INDEX_ME_CREF, _SPECVAL, _FLAGS. */
 enum { ENV_ME_CREF, ENV_SPECVAL, ENV_FLAGS, ENV_WORDS };
-
-/* The execution context a thread keeps in its TLS; 0: it has none. */
-INLINE u64 ec_from_tls(const RubyTLSInfo *tls) {
-  u64 tp = thread_pointer();
-  u64 slot = tp;
-  u64 ec = 0;
-  if (!tp)
-    return 0;
-  if (tls->kind == RUBY_TLS_DTV) {
-    u64 dtv = 0;
-    if (read_user(&dtv, sizeof(dtv), tp + (s64)tls->dtv_offset))
-      return 0;
-    if (read_user(&slot, sizeof(slot), dtv + tls->module_id * tls->dtv_entry_size))
-      return 0;
-    if (slot + 1 <= 1) /* 0 or -1: the thread never touched this module's variables */
-      return 0;
-  }
-  if (read_user(&ec, sizeof(ec), slot + tls->offset))
-    return 0;
-  return ec;
-}
-
-/* The execution context by the global pointer of the frozen ABI: the one that holds the main lock.
- */
-INLINE u64 ec_from_globals(const RubyProcInfo *ruby) {
-  u64 ec = 0;
-  u64 ractor = 0;
-  if (ruby->version < RUBY_VERSION_3_0)
-    return read_user(&ec, sizeof(ec), ruby->current_ctx_ptr) ? 0 : ec;
-  if (read_user(&ractor, sizeof(ractor), ruby->current_ctx_ptr) || !ractor)
-    return 0;
-  return read_user(&ec, sizeof(ec), ractor + ruby->running_ec) ? 0 : ec;
-}
-
-/* ruby_enter makes the newest control frame of an execution context the one to unwind next. */
-INLINE ErrorCode ruby_enter(const Walk *walk, const RubyProcInfo *ruby, u64 ec) {
-  PerCPURecord *record = walk->record;
-  u64 vm_stack = 0;
-  u64 vm_stack_size = 0; /* in VALUEs */
-  u64 cfp = 0;
-  if (read_user(&vm_stack, sizeof(vm_stack), ec + ruby->vm_stack)) {
-    increment_metric(metricID_UnwindRubyErrReadStackPtr);
-    return ERR_RUBY_READ_STACK_PTR;
-  }
-  if (read_user(&vm_stack_size, sizeof(vm_stack_size), ec + ruby->vm_stack_size)) {
-    increment_metric(metricID_UnwindRubyErrReadStackSize);
-    return ERR_RUBY_READ_STACK_SIZE;
-  }
-  u64 end = vm_stack + vm_stack_size * ruby->size_of_value;
-  /* A pointer outside the stack is one that is being changed, or a wrong layout. */
-  if (read_user(&cfp, sizeof(cfp), ec + ruby->cfp) || cfp < vm_stack || cfp >= end) {
-    increment_metric(metricID_UnwindRubyErrReadCfp);
-    return ERR_RUBY_READ_CFP;
-  }
-  /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees
-   * it. */
-  record->rubyUnwindState.stack_ptr = (void *)cfp;
-  record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
-  if (walk->windows) {
-    walk->windows->vm_stack = vm_stack;
-    walk->windows->vm_stack_end = end;
-  }
-  return ERR_OK;
-}
-
-/*
- * ruby_start finds the stack of the sampled thread. *ec stays 0 where it has none: then there are
- * no Ruby frames, and never those of another thread.
- */
-INLINE ErrorCode ruby_start(const Walk *walk, const RubyProcInfo *ruby, u64 *ec) {
-  Trace *trace = &walk->record->trace;
-  const RubyTLSInfo *tls = map_element(&ruby_tls, trace->pid);
-  if (tls && tls->kind != RUBY_TLS_NONE) {
-    *ec = ec_from_tls(tls);
-    trace->flags |= TRACE_EC_FROM_TLS;
-    increment_counter(COUNTER_EC_FROM_TLS);
-  } else {
-    *ec = ec_from_globals(ruby);
-    trace->flags |= TRACE_EC_FROM_RACTOR;
-    increment_counter(COUNTER_EC_FROM_RACTOR);
-  }
-  if (!*ec) {
-    trace->flags |= TRACE_NO_EC;
-    increment_counter(COUNTER_NO_EC);
-    return ERR_OK;
-  }
-
-  return ruby_enter(walk, ruby, *ec);
-}
 
 /* Looks for the method entry in the environment that is in the record; false when the search is
  * over. */

@@ -598,6 +598,15 @@ typedef struct RubyTLSInfo {
   u8 kind;           /* RubyTLSKind */
 } RubyTLSInfo;
 
+/* Members of 0 are not known. Value of ruby_vms, keyed by pid. */
+typedef struct RubyVMInfo {
+  u64 gc_flags;       /* address of the flags in the VM's rb_objspace */
+  s32 pthread_offset; /* of a thread's pthread_t from its thread pointer */
+  u16 ec_thread;      /* rb_execution_context_struct.thread_ptr */
+  u16 thread_pthread; /* rb_thread_struct.thread_id, before 3.0 */
+  u16 thread_ractor;  /* rb_thread_struct.ractor, from 3.0 on */
+} RubyVMInfo;
+
 /* ---- the walker: all of a stack in one run ---- */
 
 enum {

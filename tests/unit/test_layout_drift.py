@@ -12,8 +12,9 @@ from rubyunwind.bpf.objectfile import ObjectFile
 # A type that no program uses is not in BTF; what user space exchanges with the programs has to be.
 STRUCTS = (
     "ApmIntProcInfo", "DotnetProcInfo", "Event", "Frame", "OffsetRange", "PHPProcInfo", "PIDPage",
-    "PIDPageMappingInfo", "PerCPURecord", "RubyProcInfo", "RubyTLSInfo", "RubyUnwindState", "StackDelta",
-    "StackDeltaPageInfo", "StackDeltaPageKey", "SystemConfig", "Trace", "UnwindInfo", "UnwindState",
+    "PIDPageMappingInfo", "PerCPURecord", "RubyProcInfo", "RubyTLSInfo", "RubyUnwindState", "RubyVMInfo",
+    "StackDelta", "StackDeltaPageInfo", "StackDeltaPageKey", "SystemConfig", "Trace", "UnwindInfo",
+    "UnwindState",
 )  # fmt: skip
 ENUMS = (
     "Counter", "ErrorCode", "EventType", "FrameMarker", "MetricID", "ProgUnwind", "RatelimitAction",

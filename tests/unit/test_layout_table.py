@@ -68,6 +68,10 @@ BOTH = {
     ),
     "WalkerConfig": (4, "max_frames 0 4"),
     "TaskOffsets": (8, "pid 0 4, tgid 4 4"),
+    "RubyVMInfo": (
+        24,
+        "gc_flags 0 8, pthread_offset 8 4, ec_thread 12 2, thread_pthread 14 2, thread_ractor 16 2",
+    ),
     "RubyTLSInfo": (24, "offset 0 8, module_id 8 8, dtv_offset 16 4, dtv_entry_size 20 1, kind 21 1"),
 }
 RECORD = (

@@ -61,6 +61,7 @@ MAPS = {
     # Beside the ABI.
     "interpreter_cold_offsets": (MapType.HASH, 8, 24, 32),
     "ruby_tls": (MapType.HASH, 4, 24, 1024),
+    "ruby_vms": (MapType.HASH, 4, 24, 1024),
     "counters": (MapType.PERCPU_ARRAY, 4, 8, 13),
     "followed_pids": (MapType.HASH, 4, 4, 65536),
     "kernel_stack_scratch": (MapType.PERCPU_ARRAY, 4, 127 * 8, 1),

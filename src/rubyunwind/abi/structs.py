@@ -28,6 +28,7 @@ __all__ = [
     "RubyProcInfo",
     "RubyTLSInfo",
     "RubyUnwindState",
+    "RubyVMInfo",
     "StackDelta",
     "StackDeltaPageInfo",
     "StackDeltaPageKey",
@@ -344,6 +345,22 @@ class RubyTLSInfo(Struct, values={"kind": RubyTLSKind}):
     dtv_offset: int = 0
     dtv_entry_size: int = 0  # 16 with glibc, 8 with musl
     kind: RubyTLSKind = RubyTLSKind.NONE
+
+
+class RubyVMInfo(Struct):
+    """Value of ruby_vms (beside the frozen ABI): garbage collections, and whose a context is before 3.0.
+
+    `gc_flags` is the address of rb_objspace.flags, `pthread_offset` what a thread's pthread_t is from its
+    thread pointer. The rest are offsets: ec_thread in rb_execution_context_struct, thread_pthread and
+    thread_ractor in rb_thread_struct. Members of 0 are not known.
+    """
+
+    __slots__ = ()
+    gc_flags: int = 0
+    pthread_offset: int = 0
+    ec_thread: int = 0
+    thread_pthread: int = 0
+    thread_ractor: int = 0
 
 
 class NativeMapping(Struct):

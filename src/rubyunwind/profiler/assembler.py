@@ -15,6 +15,7 @@ from rubyunwind.profiler.placement import place_ruby_frames
 from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
 from rubyunwind.profiler.sample import Frame, Sample
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
+from rubyunwind.ruby.symbolize import gc_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ _BELIEVED = 1.0
 _MOST_FRAMES = 1 << 20
 # Plain numbers: of a deep stack there are thousands to compare.
 _NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)
+_GC = int(FrameMarker.RUBY_GC)
 _KERNEL, _ABORT, _ERROR_BIT = int(FrameMarker.KERNEL), int(FrameMarker.ABORT), 0x80
 _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
 
@@ -145,6 +147,8 @@ class Assembler:
                 frame = caller = self._ruby(item, process)
             elif kind == _CFUNC:
                 frame = self._cfunc(item, process, caller)
+            elif kind == _GC:
+                frame = gc_frame(item.addr_or_line)
             elif kind == _KERNEL:
                 frame = self._kernel(item.addr_or_line)
             elif kind == _ABORT:

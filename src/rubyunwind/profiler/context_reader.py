@@ -10,7 +10,7 @@ from rubyunwind.abi import ErrorCode, FrameMarker
 from rubyunwind.bpf.hosted import HostTask
 
 if TYPE_CHECKING:
-    from rubyunwind.abi import RubyProcInfo
+    from rubyunwind.abi import RubyProcInfo, RubyVMInfo
     from rubyunwind.bpf.hosted import HostedCollection, HostMemory
 
 __all__ = ["ContextReader"]
@@ -25,17 +25,30 @@ _HEAD, _FRAME = 80, struct.Struct("<3Q")
 class ContextReader:
     """Walks execution contexts of process `pid`, which is not stopped.
 
-    `collection` walks and `memory` is the process's; neither is owned. `info` is put into the collection's
-    maps.
+    `collection` walks and `memory` is the process's; neither is owned. `info` and `vm` are put into the
+    collection's maps, until `forget`.
     """
 
     def __init__(
-        self, collection: HostedCollection, memory: HostMemory, info: RubyProcInfo, pid: int
+        self,
+        collection: HostedCollection,
+        memory: HostMemory,
+        info: RubyProcInfo,
+        pid: int,
+        vm: RubyVMInfo | None = None,
     ) -> None:
         self._collection = collection
         self._memory = memory
         self._pid = pid
-        collection.maps["ruby_procs"][pid.to_bytes(4, "little")] = bytes(info)
+        self._key = pid.to_bytes(4, "little")
+        collection.maps["ruby_procs"][self._key] = bytes(info)
+        if vm is not None:
+            collection.maps["ruby_vms"][self._key] = bytes(vm)
+
+    def forget(self) -> None:
+        """Take the process out of the collection's maps."""
+        for name in ("ruby_procs", "ruby_vms"):
+            self._collection.maps[name].pop(self._key, None)
 
     def read(self, context: int, tid: int, comm: str, ktime: int) -> bytes | None:
         """Return the trace record of a context, None if it changed all the time or makes no sense.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["place_ruby_frames"]
 
 # A tuple, as members of an enum and plain numbers are equal, but do not hash alike.
-_RUBY = (int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC))
+_RUBY = (int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC), int(FrameMarker.RUBY_GC))
 
 
 def place_ruby_frames(frames: Sequence[Step], is_loop: Callable[[Step], bool], *, rooted: bool) -> list[Step]:

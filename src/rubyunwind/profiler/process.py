@@ -281,6 +281,7 @@ class ProfiledProcess:
 
     def _register_ruby(self, ruby: RubyRuntime) -> None:
         self._maps["ruby_procs"][self._key] = bytes(ruby.proc_info)
+        self._maps["ruby_vms"][self._key] = bytes(ruby.vm_info)
         if ruby.tls is not None:
             self._maps["ruby_tls"][self._key] = bytes(ruby.tls)
 
@@ -297,8 +298,8 @@ class ProfiledProcess:
         return self._files.open(self._image, mapping)
 
     def _forget_ruby(self) -> None:
-        self._maps["ruby_procs"].pop(self._key, None)
-        self._maps["ruby_tls"].pop(self._key, None)
+        for name in ("ruby_procs", "ruby_vms", "ruby_tls"):
+            self._maps[name].pop(self._key, None)
 
     def _first_address(self) -> int:
         """Return an address that can be read as long as the process runs its present program."""

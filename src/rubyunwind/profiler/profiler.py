@@ -42,6 +42,7 @@ _FEW = {
     "stack_delta_page_to_info": 16384,
     "ruby_procs": 256,
     "ruby_tls": 256,
+    "ruby_vms": 256,
     "flat_rows": 1 << 19,
     "flat_pages": 1 << 17,
     **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},

@@ -21,7 +21,7 @@ from rubyunwind.profiler.files import is_code
 from rubyunwind.profiler.reasons import NO_CONTEXT, TORN, incompleteness
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.detect import find_ruby
-from rubyunwind.ruby.symbolize import RubySymbolizer
+from rubyunwind.ruby.symbolize import RubySymbolizer, gc_frame
 from rubyunwind.ruby.threads import context_tid
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class SampledProcess:
             self._stacks.clear()
         self.ruby = ruby
         memory = HostMemory.of_process(image.memory.fd, _PAGES)
-        self._reader = ContextReader(self._collection, memory, ruby.proc_info, self.pid)
+        self._reader = ContextReader(self._collection, memory, ruby.proc_info, self.pid, ruby.vm_info)
         return True
 
     def running(self, *, patient: bool = True) -> RunningStack | str | None:
@@ -241,6 +241,8 @@ class SampledProcess:
                 frames.append(caller)
             elif item.kind == FrameMarker.RUBY_CFUNC:
                 frames.append(self._symbolizer.cfunc_frame(item.file_id, caller))
+            elif item.kind == FrameMarker.RUBY_GC:
+                frames.append(gc_frame(item.addr_or_line))
         named = tuple(reversed(frames))
         reason = incompleteness(trace, False)
         if known is not None and known[0] == named:
@@ -253,6 +255,9 @@ class SampledProcess:
     def close(self) -> None:
         """Close what was opened. Twice is harmless."""
         self._watch.close()
+        if self._reader is not None:
+            self._reader.forget()
+            self._reader = None
         if self._image is not None:
             self._image.close()
             self._image = None

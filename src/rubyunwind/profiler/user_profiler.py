@@ -269,7 +269,6 @@ class UserProfiler:
     def _end(self, process: SampledProcess) -> None:
         del self._processes[process.pid]
         process.close()
-        self._collection.maps["ruby_procs"].pop(process.pid.to_bytes(4, "little"), None)
         self._ended[process.pid] = process
         if len(self._ended) > _ENDED:
             del self._ended[next(iter(self._ended))]

@@ -17,12 +17,13 @@ from rubyunwind.ruby.layouts import Layout, find_layout, parse_version, version_
 from rubyunwind.ruby.procinfo import make_proc_info, running_context
 from rubyunwind.ruby.selfcheck import SelfCheck, check_stack, find_context
 from rubyunwind.ruby.tls import find_tls
+from rubyunwind.ruby.vm_info import make_vm_info, pthread_offset
 from rubyunwind.ruby.vm_search import find_vm_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rubyunwind.abi import RubyProcInfo, RubyTLSInfo
+    from rubyunwind.abi import RubyProcInfo, RubyTLSInfo, RubyVMInfo
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.process.memory import Memory
 
@@ -45,10 +46,10 @@ class RubyRuntime:
     """A Ruby interpreter in a process.
 
     `version` is as Ruby says it, `version_number` major << 16 | minor << 8 | patch. `layout` is that of
-    `layout_version`; when that differs from `version` it was assumed and the self-check agreed, or could
-    not judge yet. `proc_info` and `tls` go into the BPF maps; without `tls` (None) a thread's stack is only
-    found while it holds the lock of the main ractor. `identifier_table` is the address of the symbol table,
-    0 if unknown (C functions then have ids instead of names). `notes` says in sentences what is missing.
+    `layout_version`; when that differs from `version` it was assumed and the self-check agreed, or could not
+    judge yet. `proc_info`, `tls` and `vm_info` go into the BPF maps; without `tls` (None) a thread's stack is
+    only found while it holds the lock of the main ractor. `identifier_table` is the address of the symbol
+    table, 0 if unknown (C functions then have ids instead of names). `notes` says what is missing.
     `context` is the execution context that the caller named, or 0.
     """
 
@@ -60,6 +61,7 @@ class RubyRuntime:
     image: RubyImage
     proc_info: RubyProcInfo
     tls: RubyTLSInfo | None
+    vm_info: RubyVMInfo
     interpreter_ranges: tuple[InterpreterRange, ...]
     identifier_table: int
     check: SelfCheck
@@ -118,6 +120,7 @@ def find_ruby(
             assume_version=assume_version,
             context=context,
             search=search,
+            open_elf=opener,
         )
     if context:
         return _describe_by_name(mappings, memory, opener, assume_version, context)
@@ -179,7 +182,14 @@ def _describe_by_name(
         writable=data,
     )
     return describe_runtime(
-        image, version, mapping, mappings, memory, assume_version=assume_version, context=context
+        image,
+        version,
+        mapping,
+        mappings,
+        memory,
+        assume_version=assume_version,
+        context=context,
+        open_elf=open_elf,
     )
 
 
@@ -193,6 +203,7 @@ def describe_runtime(
     assume_version: str | None = None,
     context: int = 0,
     search: bool = False,
+    open_elf: Callable[[Mapping], ElfFile] | None = None,
 ) -> RubyRuntime:
     """Make a RubyRuntime of the file that holds Ruby `version`. Raises UnsupportedRuby, see find_ruby."""
     match = find_layout(assume_version or version, aarch64=image.aarch64)
@@ -218,6 +229,9 @@ def describe_runtime(
         for lower, upper in image.interpreter_ranges(layout.interpreter_symbol)
     )
     table = _identifier_table(image, memory, layout)
+    from_thread_pointer = None
+    if layout.thread_pthread is not None and open_elf is not None:
+        from_thread_pointer = pthread_offset(image.aarch64, mappings, open_elf)
     reachable = bool(context or info.current_ctx_ptr or (search and vm))
     return RubyRuntime(
         version=version,
@@ -228,6 +242,7 @@ def describe_runtime(
         image=image,
         proc_info=info,
         tls=tls,
+        vm_info=make_vm_info(memory, layout, vm, info.current_ctx_ptr, from_thread_pointer),
         interpreter_ranges=ranges,
         identifier_table=table,
         check=check,

@@ -16,6 +16,7 @@ from rubyunwind.ruby.labels import IseqBody, is_same_iseq, read_iseq_body, reada
 from rubyunwind.ruby.lines import BadLineTable, position_of
 from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
 from rubyunwind.ruby.strings import BadObject
+from rubyunwind.ruby.vm_info import GC_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.detect import RubyRuntime
 
-__all__ = ["RubySymbolizer"]
+__all__ = ["RubySymbolizer", "gc_frame"]
 
 # Seconds that names are believed where code changes, and for how long after a change.
 _MOMENT, _CHANGING = 0.002, 5.0
@@ -225,6 +226,12 @@ class RubySymbolizer:
             return self._identifiers.name(identifier)
         except RubyUnwindError:
             return None
+
+
+def gc_frame(phase: int) -> Frame:
+    """Return the frame of a garbage collection; `phase` is addr_or_line of a RUBY_GC frame: enum gc_mode."""
+    name = GC_PHASES[phase] if phase < len(GC_PHASES) else f"phase {phase}"
+    return Frame("gc", f"(garbage collection: {name})", name)
 
 
 def _store(cache: dict[_Key, _Value], key: _Key, value: _Value, size: int) -> None:

@@ -64,6 +64,7 @@ static const struct {
     BUCKET(22),
     BUCKET(23),
     MAP(ruby_tls),
+    MAP(ruby_vms),
     MAP(counters),
     MAP(followed_pids),
     MAP(kernel_stack_scratch),
@@ -174,7 +175,9 @@ static int unwind_context(u64 ec) {
   bpf_get_current_comm(trace->comm, sizeof(trace->comm));
   /* There is no native walk to hand over to: all frames come in one go. */
   trace->flags = TRACE_NATIVE_ROOT | TRACE_RUBY_MET;
-  ErrorCode error = ruby_enter(&walk, ruby, ec);
+  ErrorCode error = push_garbage_collection(&walk, ruby, ec);
+  if (!error)
+    error = ruby_enter(&walk, ruby, ec);
   if (!error)
     unwinder = PROG_UNWIND_RUBY;
   for (int i = 0; i < MAX_CONTROL_FRAMES && unwinder == PROG_UNWIND_RUBY; i++)

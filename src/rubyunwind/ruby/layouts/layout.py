@@ -90,6 +90,9 @@ class Layout:
     vm_objspace: int
     objspace_flags: int | None
     thread_vm: int
+    thread_ractor: int | None
+    thread_pthread: int | None
+    """rb_thread_struct.thread_id, a pthread_t. From 3.0 on nothing needs it."""
     thread_ec: int
     ractor_running_ec: int | None
     threads: int
