@@ -10,7 +10,8 @@ import pytest
 
 from rubyunwind import Profiler, Sample
 
-from .spinning import gather, locations, spinning
+from .programs import Program, runnable
+from .spinning import RUBY, gather, locations, spinning
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -31,26 +32,54 @@ def first_difference(samples: list[Sample], expected: tuple[object, ...]) -> str
     return f"frame {index} of {len(other)} is {pair[0]}, expected {pair[1]} of {len(expected)}"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("blocks_and_bmethods.rb", ()),
-        ("names_with_odd_characters.rb", ()),
-        ("fiber_in_enumerator.rb", ()),
-        ("recursion.rb", ("100",)),
-        ("eval_with_file_and_line.rb", ()),
-        ("method_of_several_hundred_lines.rb", ()),
-        ("rescue_and_ensure.rb", ()),
-        ("after_compaction.rb", ()),
-        ("bounces.rb", ("11",)),
-    ],
-)
-def test_ruby_frames_and_c_functions_are_rubys_own(name: str, arguments: tuple[str, ...]) -> None:
-    with spinning(name, *arguments) as program, Profiler([program.pid], rate=RATE) as profiler:
-        samples = gather(profiler, SAMPLES)
-    share = exactness(samples, program.stack)
-    assert share >= SHARE, f"{share:.3f} exact; {first_difference(samples, program.stack)}"
-    assert all(sample.pid == program.pid for sample in samples)
+@pytest.mark.parametrize("program", runnable(RUBY), ids=str)
+def test_ruby_frames_and_c_functions_are_rubys_own(program: Program) -> None:
+    with (
+        spinning(
+            program.name,
+            *program.arguments,
+            threads=program.threads,
+            options=program.options,
+            environment=program.environment,
+        ) as running,
+        Profiler([running.pid], rate=RATE) as profiler,
+    ):
+        spins = [tid for tid, _ in running.stacks if tid not in running.waiting]
+        samples = gather(profiler, SAMPLES * len(spins))
+    stacks = dict(running.stacks)
+    assert {sample.pid for sample in samples} == {running.pid}
+    assert set(spins) <= {sample.tid for sample in samples} <= set(stacks)
+    for tid, stack in running.stacks:
+        mine = [sample for sample in samples if sample.tid == tid]
+        if mine:
+            share = exactness(mine, stack)
+            assert share >= program.share, f"{share:.3f} exact; {first_difference(mine, stack)}"
+
+
+def test_an_exec_leaves_nothing_of_the_ruby_before() -> None:
+    """Both lives of a process, sampled by one profiler: what each printed, and next to nothing else."""
+    with (
+        spinning("exec_of_another_ruby.rb", "late", threads=1) as program,
+        Profiler([program.pid], rate=RATE) as profiler,
+    ):
+        samples = gather(profiler, 3 * SAMPLES)
+    ((_, first),) = program.stacks
+    lives = {"block in second_life": 0, "first_life": 0}
+    for sample in samples:
+        shown = [frame.label for frame in sample.frames if frame.label in lives]
+        assert len(set(shown)) <= 1, shown
+        for label in shown:
+            lives[label] += 1
+    path = first[0][0]
+    expected = (
+        (path, 18, "block in second_life"),
+        (path, 18, "each"),
+        (path, 18, "second_life"),
+        (path, 25, "<main>"),
+    )
+    second = [sample for sample in samples if "second_life" in {frame.label for frame in sample.frames}]
+    assert len(second) >= SAMPLES
+    assert exactness(second, expected) >= SHARE
 
 
 @pytest.mark.parametrize(
