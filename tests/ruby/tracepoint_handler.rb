@@ -12,7 +12,7 @@ class Traced
       first = 3
     end
     [first].each { |each| each.to_s }
-    Class.new { nil }
+    eval("class Opened\n  NUMBER = 1\nend", binding, __FILE__, 8)
   end
 end
 
