@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ import pytest
 from rubyunwind import Profiler, Sample
 from rubyunwind.bpf import PerfBuffer
 
-PROGRAMS = Path(__file__).parent.parent / "ruby"
+from .programs import FOLDER, Program
+
+PROGRAMS = FOLDER
 RUBY = shutil.which("ruby") or "ruby"
 # What the profiler does in a second or two, with plenty of room for a busy machine.
 PATIENCE = 30.0
@@ -93,6 +95,17 @@ def spinning(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
+
+
+def started(program: Program) -> AbstractContextManager[Spinning]:
+    """Run a program of the list until it spins."""
+    return spinning(
+        program.name,
+        *program.arguments,
+        threads=program.threads,
+        options=program.options,
+        environment=program.environment,
+    )
 
 
 def _said(line: bytes) -> dict[str, Any]:
