@@ -37,15 +37,15 @@ end
 
 threads = [:sleeping, :popping, :reading, :locking, :waiting, :selecting].map do |way|
   Thread.new do
-    Thread.current[:tid] = thread_id
+    Thread.current[:tid] = thread_id || 0
     1.times { send(way) }
   end
 end
 threads << Thread.new do
-  Thread.current[:tid] = thread_id
+  Thread.current[:tid] = thread_id || 0
   threads.first.join
 end
-Thread.pass until threads.all? { |thread| thread.status == "sleep" && thread[:tid] }
+Thread.pass until threads.all? { |thread| thread.status == "sleep" && thread.key?(:tid) }
 sleep 0.05 # a thread that waits may still be on its way into the wait
 threads.each { |thread| expect(thread.backtrace_locations, thread[:tid], spins: false) }
 expect(caller_locations(0)); nil while true
