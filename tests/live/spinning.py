@@ -6,17 +6,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from rubyunwind import Profiler, Sample
 from rubyunwind.bpf import PerfBuffer
 
-PROGRAMS = Path(__file__).parent.parent / "ruby"
+from .programs import FOLDER, Program
+
+PROGRAMS = FOLDER
 RUBY = shutil.which("ruby") or "ruby"
 # What the profiler does in a second or two, with plenty of room for a busy machine.
 PATIENCE = 30.0
@@ -26,10 +32,15 @@ Location = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Spinning:
-    """A program that spins; `stacks` are what its threads printed: (thread id or 0, locations leaf first)."""
+    """A program that spins; `stacks` are what its threads printed: (thread id or 0, locations leaf first).
+
+    `pid` is the process that spins, which may be a child of the one that was started; `waiting` are the
+    threads among `stacks` that do not spin.
+    """
 
     pid: int
     stacks: tuple[tuple[int, tuple[Location, ...]], ...]
+    waiting: frozenset[int] = frozenset()
 
     @property
     def stack(self) -> tuple[Location, ...]:
@@ -53,26 +64,56 @@ def _wait_for_the_spin(pid: int, tid: int) -> None:
 
 @contextmanager
 def spinning(
-    name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = ()
+    name: str,
+    *arguments: str,
+    threads: int = 1,
+    options: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Spinning]:
     """Run tests/ruby/NAME until it spins."""
     process = subprocess.Popen(
         [RUBY, "--disable-gems", *options, str(PROGRAMS / name), *arguments],
         stdout=subprocess.PIPE,
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        env={**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})},
     )
+    pids = {process.pid}
     try:
         assert process.stdout is not None
-        said = [json.loads(process.stdout.readline()) for _ in range(threads)]
+        said = [_said(process.stdout.readline()) for _ in range(threads)]
+        pid = said[0]["pid"]
+        pids.add(pid)
         for one in said:
-            _wait_for_the_spin(process.pid, one["tid"] or process.pid)
+            if one["spins"]:
+                _wait_for_the_spin(pid, one["tid"] or pid)
         yield Spinning(
-            process.pid,
+            pid,
             tuple((one["tid"] or 0, tuple((p, n, label) for p, n, label in one["frames"])) for one in said),
+            frozenset(one["tid"] for one in said if not one["spins"]),
         )
     finally:
-        process.kill()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.communicate()
+
+
+def started(program: Program) -> AbstractContextManager[Spinning]:
+    """Run a program of the list until it spins."""
+    return spinning(
+        program.name,
+        *program.arguments,
+        threads=program.threads,
+        options=program.options,
+        environment=program.environment,
+    )
+
+
+def _said(line: bytes) -> dict[str, Any]:
+    """Return what a program printed; a Ruby that lacks what the program is about makes the test skip."""
+    said: dict[str, Any] = json.loads(line)
+    if "unavailable" in said:
+        pytest.skip(said["unavailable"])
+    return said
 
 
 def locations(sample: Sample) -> tuple[Location, ...]:

@@ -11,7 +11,8 @@ import pytest
 from rubyunwind import Profiler, Sample
 from rubyunwind.abi import PROG_UNWIND_RUBY, OffsetRange
 
-from .spinning import gather, locations, spinning
+from .programs import CUT_BY_YJIT, Program, runnable
+from .spinning import RUBY, gather, locations, spinning, started
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -32,26 +33,49 @@ def first_difference(samples: list[Sample], expected: tuple[object, ...]) -> str
     return f"frame {index} of {len(other)} is {pair[0]}, expected {pair[1]} of {len(expected)}"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("blocks_and_bmethods.rb", ()),
-        ("names_with_odd_characters.rb", ()),
-        ("fiber_in_enumerator.rb", ()),
-        ("recursion.rb", ("100",)),
-        ("eval_with_file_and_line.rb", ()),
-        ("method_of_several_hundred_lines.rb", ()),
-        ("rescue_and_ensure.rb", ()),
-        ("after_compaction.rb", ()),
-        ("bounces.rb", ("11",)),
-    ],
-)
-def test_ruby_frames_and_c_functions_are_rubys_own(name: str, arguments: tuple[str, ...]) -> None:
-    with spinning(name, *arguments) as program, Profiler([program.pid], rate=RATE) as profiler:
+@pytest.mark.parametrize("program", runnable(RUBY), ids=str)
+def test_ruby_frames_and_c_functions_are_rubys_own(program: Program) -> None:
+    with started(program) as running, Profiler([running.pid], rate=RATE) as profiler:
+        spins = [tid for tid, _ in running.stacks if tid not in running.waiting]
+        samples = gather(profiler, SAMPLES * len(spins))
+    stacks = dict(running.stacks)
+    assert {sample.pid for sample in samples} == {running.pid}
+    assert set(spins) <= {sample.tid for sample in samples} <= set(stacks)
+    for tid, stack in running.stacks:
+        mine = [sample for sample in samples if sample.tid == tid]
+        if mine:
+            share = exactness(mine, stack)
+            assert share >= program.share, f"{share:.3f} exact; {first_difference(mine, stack)}"
+
+
+def test_a_ruby_that_became_another_by_exec_is_named_as_soon_as_it_runs() -> None:
+    with (
+        spinning("exec_of_another_ruby.rb", "late") as program,
+        Profiler([program.pid], rate=RATE) as profiler,
+    ):
+        samples = gather(profiler, 3 * SAMPLES)
+    path = program.stack[0][0]
+    lines = ((18, "block in second_life"), (18, "each"), (18, "second_life"), (25, "<main>"))
+    labels = [{label for _, _, label in locations(sample)} for sample in samples]
+    assert not [one for one in labels if {"first_life", "second_life"} <= one]
+    assert not [label for one in labels for label in one if label.startswith("[")]
+    # What is whole and is done with printing.
+    spin = [
+        sample
+        for sample, one in zip(samples, labels, strict=True)
+        if sample.complete and "second_life" in one and "expect" not in one
+    ]
+    assert len(spin) >= SAMPLES
+    assert exactness(spin, tuple((path, *line) for line in lines)) >= SHARE
+
+
+@pytest.mark.parametrize("program", runnable(RUBY, among=CUT_BY_YJIT), ids=str)
+def test_a_stack_through_compiled_code_is_exact_up_to_it_and_says_so(program: Program) -> None:
+    """Code by YJIT has no unwind rows: where C was called from it the native walk ends."""
+    with started(program) as running, Profiler([running.pid], rate=RATE) as profiler:
         samples = gather(profiler, SAMPLES)
-    share = exactness(samples, program.stack)
-    assert share >= SHARE, f"{share:.3f} exact; {first_difference(samples, program.stack)}"
-    assert all(sample.pid == program.pid for sample in samples)
+    assert {sample.reason for sample in samples} == {"unmapped pc"}
+    assert all(locations(s) and locations(s) == running.stack[: len(locations(s))] for s in samples)
 
 
 @pytest.mark.parametrize(

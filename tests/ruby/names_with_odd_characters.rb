@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Needs Ruby 3.0.
 # Names that break naive output formats: UTF-8, operators, `;`, quotes, `<`, line breaks, singletons, refinements.
 
 require_relative "oracle"

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Needs Ruby 3.0.
 # Code that comes and goes: generation after generation of three methods that call one another, each run for a
 # moment, then removed, collected and compacted, so that the memory of its instruction sequences is used again.
 # All frames of a sample that have a number in their label must have the same one.

@@ -243,6 +243,14 @@ def test_equal_stacks_are_named_once_a_second_and_share_their_frames(bench: Benc
     assert bench.sample(ruby(1), native(0x50)).frames[0].line == 8
 
 
+def test_a_process_with_a_new_symbolizer_has_its_stacks_named_again_at_once(bench: Bench) -> None:
+    """After exec, or when a Ruby that was found too early in its start can be read."""
+    bench.sample(ruby(1), native(0x50))
+    bench.tracker.process.symbolizer = Symbolizer()
+    bench.tracker.process.symbolizer.line = 8
+    assert bench.sample(ruby(1), native(0x50)).frames[0].line == 8
+
+
 @pytest.mark.parametrize(
     "change", [{"flags": WHOLE | TraceFlag.EMPTY_SLOT}, {"kernel_stack_id": 4}, {"pid": 9}]
 )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.trace_batch import TraceBatch
     from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
+    from rubyunwind.ruby.symbolize import RubySymbolizer
 
 __all__ = ["Assembler", "Processes"]
 
@@ -64,8 +65,9 @@ class Assembler:
         self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
-        # By process and digest: the bytes themselves are some ten kilobytes for a deep stack.
-        self._stacks: dict[tuple[ProfiledProcess | None, bytes], _Stack] = {}
+        # By process, who names its code, and digest: the bytes are some ten kilobytes for a deep stack.
+        # There is a new symbolizer after exec, and when more can be read of a Ruby that has just started.
+        self._stacks: dict[tuple[ProfiledProcess | None, RubySymbolizer | None, bytes], _Stack] = {}
         self._kept = 0  # frames in them
         # Both clocks tick alike; their distance places the kernel's times in unix time.
         self._epoch = time.time_ns() - time.monotonic_ns()
@@ -110,10 +112,10 @@ class Assembler:
         raw = memoryview(bytes(trace))
         digest = blake2b(raw[56:72], digest_size=16)
         digest.update(raw[80:])
-        key = (process, digest.digest())
+        symbolizer = process.symbolizer if process is not None else None
+        key = (process, symbolizer, digest.digest())
         now = time.monotonic()
         known = self._stacks.get(key)
-        symbolizer = process.symbolizer if process is not None else None
         believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
         if known is not None and now - known[1] <= believed:
             return known[0]

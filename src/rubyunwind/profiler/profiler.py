@@ -257,17 +257,16 @@ class Profiler:
         self._reports.consume()
         self._reports.records()
         self._traces.consume()
-        # Processes first: what they have just mapped is missed by every sample until it is registered.
-        wait = self._tracker.run()
-        samples = self._named()
+        samples, wait = self._named()
         self._malformed = self._traces.malformed
         self._due = time.monotonic() + min(wait, self._pace())
         return samples
 
-    def _named(self) -> Samples:
+    def _named(self) -> tuple[Samples, float]:
         """Take the traces out of the rings and name them, and again those that came meanwhile.
 
-        The first sample of a deep stack takes longer to name than a ring of such stacks takes to fill.
+        The first sample of a deep stack takes longer to name than a ring of such stacks takes to fill. Also
+        returns the seconds until the processes are to be looked at again.
         """
         end = time.monotonic() + _LONGEST_WORK
         taken = 0.0
@@ -281,10 +280,13 @@ class Profiler:
 
         samples = Samples()
         while True:
+            # Processes first: what they have just mapped is missed by every sample until it is registered,
+            # and one that has just started has names only when it is looked at again.
+            wait = self._tracker.run()
             take()
             batch = self._traces.traces()
             if not len(batch):
-                return samples
+                return samples, wait
             fresh = self._assembler.samples(batch, take)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
                 self._read += count
@@ -296,7 +298,7 @@ class Profiler:
             else:
                 samples.extend(fresh)
             if time.monotonic() > end:
-                return samples
+                return samples, wait
 
     def _pace(self) -> float:
         """Return the seconds until the next look at the rings, and set the timer to it."""

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Locks and limits around the spin: Monitor, Mutex, Timeout with its thread, Thread.handle_interrupt, catch.
+
+require_relative "oracle"
+require "monitor"
+require "timeout"
+
+class Guarded
+  include MonitorMixin
+
+  def run
+    synchronize { Monitor.new.synchronize { in_mutex } }
+  end
+
+  def in_mutex
+    Mutex.new.synchronize { Thread.handle_interrupt(RuntimeError => :never) { limited } }
+  end
+
+  def limited
+    Timeout.timeout(3600) { catch { |tag| spin(tag) } }
+  end
+
+  def spin(_)
+    expect(caller_locations(0)); nil while true
+  end
+end
+
+Guarded.new.run
