@@ -6,6 +6,8 @@
 /* User addresses have none of the top eight bits set, on both architectures. */
 INLINE bool is_kernel_address(u64 address) { return (address & 0xff00000000000000ULL) != 0; }
 
+enum { NATIVE_WALK_IS_OVER = TRACE_NATIVE_ROOT | TRACE_NATIVE_LOST };
+
 /* Below the smallest vm.mmap_min_addr in use: a pc here was read wrongly. */
 enum { SMALL_PC = 0x1000 };
 
@@ -129,5 +131,7 @@ INLINE ErrorCode get_next_unwinder_after_native_frame(const Walk *walk, u32 *unw
   return ERR_OK;
 }
 
-/* Interpreter frames end where native ones go on; the pc has not moved. */
-INLINE u32 get_next_unwinder_after_interpreter(void) { return PROG_UNWIND_NATIVE; }
+/* Interpreter frames end where native ones go on; the pc has not moved. Unless there are none. */
+INLINE u32 get_next_unwinder_after_interpreter(const PerCPURecord *record) {
+  return record->trace.flags & NATIVE_WALK_IS_OVER ? PROG_UNWIND_STOP : PROG_UNWIND_NATIVE;
+}

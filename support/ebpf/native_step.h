@@ -203,6 +203,9 @@ unreadable:
 
 #endif
 
+/* Code that a just-in-time compiler made has one rule for all of it, in place of a file. */
+INLINE bool is_jit_code(u64 file_id) { return (file_id & ~JIT_RULE_MASK) == JIT_FILE_ID; }
+
 /* step_out_of_frame replaces the state's registers by those of the caller; *stop: there is none. */
 INLINE ErrorCode step_out_of_frame(const Walk *walk, bool *stop) {
   PerCPURecord *record = walk->record;
@@ -211,6 +214,10 @@ INLINE ErrorCode step_out_of_frame(const Walk *walk, bool *stop) {
   u32 distance = 0;
   u64 offset = state->text_section_offset - (state->return_address ? 1 : 0);
   ErrorCode error = ERR_OK;
+  if (is_jit_code(state->text_section_id)) {
+    info = state->text_section_id & JIT_RULE_MASK;
+    goto found;
+  }
 #ifndef RUBYUNWIND_LEGACY
   if (walk->mapping)
     error = find_flat_row(walk, offset, &info, &distance);
@@ -221,6 +228,7 @@ INLINE ErrorCode step_out_of_frame(const Walk *walk, bool *stop) {
   if (error)
     return error;
 
+found:
   if (info & STACK_DELTA_COMMAND_FLAG) {
     switch (info & ~(u32)STACK_DELTA_COMMAND_FLAG) {
     case UNWIND_COMMAND_STOP:
@@ -263,9 +271,9 @@ INLINE ErrorCode native_step(const Walk *walk, u32 *unwinder) {
   *unwinder = PROG_UNWIND_STOP;
 
   increment_metric(metricID_UnwindNativeAttempts);
-  ErrorCode error =
-      push_with_max_frames(walk, state->text_section_id, state->text_section_offset,
-                           FRAME_MARKER_NATIVE, state->return_address, 0, walk->max_frames - 1);
+  u8 marker = is_jit_code(state->text_section_id) ? FRAME_MARKER_RUBY_JIT : FRAME_MARKER_NATIVE;
+  ErrorCode error = push_with_max_frames(walk, state->text_section_id, state->text_section_offset,
+                                         marker, state->return_address, 0, walk->max_frames - 1);
   if (error)
     return error;
   increment_metric(metricID_UnwindNativeFrames);

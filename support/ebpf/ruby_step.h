@@ -131,7 +131,7 @@ INLINE ErrorCode ruby_frame(const Walk *walk, const RubyProcInfo *ruby, u64 iseq
  * ruby_step pushes the control frame at stack_ptr and moves on to the one below. *unwinder becomes
  * PROG_UNWIND_NATIVE where the interpreter's C function that owns these frames ends: at the frame
  * with the FINISH flag, or at the base of the stack; else it stays PROG_UNWIND_RUBY. When the
- * native walk is over already (TRACE_NATIVE_ROOT) all frames that are left come in one go.
+ * native walk is over already all frames that are left come in one go.
  */
 INLINE ErrorCode ruby_step(const Walk *walk, const RubyProcInfo *ruby, u32 *unwinder) {
   PerCPURecord *record = walk->record;
@@ -177,8 +177,8 @@ INLINE ErrorCode ruby_step(const Walk *walk, const RubyProcInfo *ruby, u32 *unwi
   state->stack_ptr = (void *)(cfp + size);
   *unwinder = PROG_UNWIND_RUBY;
   if ((flags & RUBY_FRAME_FLAG_FINISH) && ruby->version >= RUBY_VERSION_2_6 &&
-      !(record->trace.flags & TRACE_NATIVE_ROOT))
-    *unwinder = get_next_unwinder_after_interpreter();
+      !(record->trace.flags & NATIVE_WALK_IS_OVER))
+    *unwinder = get_next_unwinder_after_interpreter(record);
   return ERR_OK;
 
 base:
@@ -186,7 +186,6 @@ base:
   state->stack_ptr = (void *)(last + ruby->size_of_control_frame_struct);
   unwinder_mark_done(record, PROG_UNWIND_RUBY);
   record->trace.flags |= TRACE_RUBY_BASE;
-  *unwinder = (record->trace.flags & TRACE_NATIVE_ROOT) ? (u32)PROG_UNWIND_STOP
-                                                        : get_next_unwinder_after_interpreter();
+  *unwinder = get_next_unwinder_after_interpreter(record);
   return ERR_OK;
 }

@@ -55,6 +55,46 @@ INLINE bool begin_sample(struct bpf_perf_event_data *ctx, u64 id) {
   return false;
 }
 
+/*
+ * Whether the Ruby stack of the sampled thread may be walked although no native frame has led to
+ * it: where its execution context is the thread's own.
+ */
+INLINE bool ruby_needs_no_native_frame(const Trace *trace) {
+#ifndef RUBYUNWIND_LEGACY /* there is no room for it */
+  const RubyTLSInfo *tls = map_element(&ruby_tls, trace->pid);
+  if (tls && tls->kind != RUBY_TLS_NONE)
+    return true;
+#endif
+  return trace->flags & TRACE_RUBY_MET;
+}
+
+/*
+ * leave_native returns what comes after native frames that led to `unwinder`. The interpreter may
+ * have pushed a frame and not entered its loop for it: what is left of the Ruby stack at the native
+ * root has no native frame then, and comes now. So does all of it where the native walk has failed.
+ */
+INLINE u32 leave_native(PerCPURecord *record, u32 unwinder) {
+  Trace *trace = &record->trace;
+  ErrorCode error = record->state.unwind_error;
+  bool met = trace->flags & TRACE_RUBY_MET;
+  if (error == ERR_NATIVE_ZERO_PC) {
+    trace->flags |= TRACE_NATIVE_ROOT;
+  } else if (error != ERR_OK && error != ERR_STACK_LENGTH_EXCEEDED &&
+             ruby_needs_no_native_frame(trace)) {
+    trace->flags |= TRACE_NATIVE_LOST;
+    met = true;
+  }
+  if (met && (trace->flags & NATIVE_WALK_IS_OVER) && !unwinder_is_done(record, PROG_UNWIND_RUBY))
+    unwinder = PROG_UNWIND_RUBY;
+  return unwinder;
+}
+
+/* An error of the Ruby walk. That of a native walk which failed before it stands. */
+INLINE void ruby_failed(PerCPURecord *record, ErrorCode error) {
+  if (!(record->trace.flags & TRACE_NATIVE_LOST))
+    record->state.unwind_error = error;
+}
+
 /* begin_trace fills the head of a trace and returns the unwinder of the innermost user frame. */
 INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id) {
   PerCPURecord *record = walk->record;
@@ -84,7 +124,7 @@ INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id
       increment_counter(COUNTER_NO_USER_REGS);
   }
   record->state.unwind_error = error;
-  return unwinder;
+  return error ? leave_native(record, unwinder) : unwinder;
 }
 
 SEC("perf_event")
@@ -143,19 +183,6 @@ INLINE u32 take_native_steps(int most) {
   return unwinder;
 }
 
-/* leave_native returns what comes after native frames that led to `unwinder`. */
-INLINE u32 leave_native(PerCPURecord *record, u32 unwinder) {
-  Trace *trace = &record->trace;
-  if (record->state.unwind_error == ERR_NATIVE_ZERO_PC)
-    trace->flags |= TRACE_NATIVE_ROOT;
-  /* The interpreter may have pushed a frame and not entered its loop for it: what is left of the
-   * Ruby stack has no native frame then, and comes now. */
-  if ((trace->flags & TRACE_NATIVE_ROOT) && (trace->flags & TRACE_RUBY_MET) &&
-      !unwinder_is_done(record, PROG_UNWIND_RUBY))
-    unwinder = PROG_UNWIND_RUBY;
-  return unwinder;
-}
-
 SEC("perf_event")
 int unwind_native(struct bpf_perf_event_data *ctx) {
   PerCPURecord *record = get_per_cpu_record();
@@ -193,13 +220,13 @@ INLINE u32 begin_ruby(const Walk *walk, const RubyProcInfo *ruby) {
   u64 ec = 0;
   ErrorCode error = ruby_start(walk, ruby, &ec);
   if (error) {
-    record->state.unwind_error = error;
+    ruby_failed(record, error);
     return PROG_UNWIND_STOP;
   }
   if (ec)
     return PROG_UNWIND_RUBY;
   unwinder_mark_done(record, PROG_UNWIND_RUBY);
-  return get_next_unwinder_after_interpreter();
+  return get_next_unwinder_after_interpreter(record);
 }
 
 /* A process whose Ruby user space has told nothing about. */
@@ -230,7 +257,7 @@ int unwind_ruby(struct bpf_perf_event_data *ctx) {
     ErrorCode error = ruby_step(&walk, ruby, &unwinder);
     /* An error of the native walk stands unless this one brought its own. */
     if (error)
-      record->state.unwind_error = error;
+      ruby_failed(record, error);
     if (unwinder != PROG_UNWIND_RUBY)
       break;
   }
@@ -298,7 +325,7 @@ INLINE u32 take_step(const Walk *walk, WalkRecord *record) {
   } else {
     ErrorCode error = ruby_step(walk, &record->ruby, &unwinder);
     if (error)
-      record->record.state.unwind_error = error;
+      ruby_failed(&record->record, error);
   }
   record->unwinder = unwinder;
   return unwinder;

@@ -61,6 +61,10 @@ enum {
 #ifndef RUBYUNWIND_CDEF
 #define HS_TSID_SEG_MAP_MASK 0xffffffffffffffULL
 #define UNKNOWN_FILE 0ULL
+/* Beside the ABI. In place of the id of a file: code made at run time, with the index of its only
+ * rule in the low 16 bits. "JIT" in ASCII, which an id by SHA-256 is once in 2^48 times. */
+#define JIT_FILE_ID 0x4a49540000000000ULL
+#define JIT_RULE_MASK 0xffffULL
 #define FUNC_TYPE_UNKNOWN 0xfffffffffffffffeULL
 #define REPORTED_PIDS_TIMEOUT 30000000000ULL
 #endif
@@ -555,7 +559,8 @@ typedef enum TraceFlag {
   TRACE_NO_EC = 0x20,          /* the thread has none: no Ruby frames, nobody else's either */
   TRACE_KERNEL_INLINE = 0x40,  /* kernel frames lead the record: kernel_stackmap had no room */
   TRACE_EMPTY_SLOT = 0x80,     /* a slot of progs was empty, the walk ended there */
-  TRACE_KERNEL_MODE = 0x100    /* the CPU was in the kernel when it was sampled */
+  TRACE_KERNEL_MODE = 0x100,   /* the CPU was in the kernel when it was sampled */
+  TRACE_NATIVE_LOST = 0x200    /* the native walk failed: Ruby frames came at once, without it */
 } TraceFlag;
 
 /* Indices into `counters`: what the frozen metrics have no id for. */

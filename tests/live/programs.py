@@ -77,9 +77,12 @@ PROGRAMS = [
     Program("basic_object.rb"),
     Program("blocked_threads.rb", threads=8),
     Program("blocks_and_bmethods.rb"),
+    Program("blocks_and_bmethods.rb", options=YJIT),
     Program("bounces.rb", ("11",)),
     Program("callables.rb"),
+    Program("callables.rb", options=YJIT),
     Program("callbacks_from_c.rb"),
+    Program("callbacks_from_c.rb", options=YJIT),
     Program("callbacks_from_extensions.rb"),
     Program("class_bodies.rb"),
     Program("data_objects.rb"),
@@ -102,6 +105,7 @@ PROGRAMS = [
     Program("lazy_enumerator.rb"),
     Program("lines_at_the_edges_of_the_table.rb"),
     Program("loops.rb"),
+    Program("loops.rb", options=YJIT),
     Program("main_program.rb"),
     Program("main_program.rb", options=YJIT),
     Program("method_missing_and_super.rb"),
@@ -135,14 +139,6 @@ PROGRAMS = [
     Program("trap_handler.rb"),
     Program("two_ractors.rb", threads=2),
     Program("two_spinning_threads.rb", threads=2),
-]
-
-# Programs whose stacks lead through C functions that compiled code has called.
-CUT_BY_YJIT = [
-    Program("blocks_and_bmethods.rb", options=YJIT),
-    Program("callables.rb", options=YJIT),
-    Program("callbacks_from_c.rb", options=YJIT),
-    Program("loops.rb", options=YJIT),
 ]
 
 

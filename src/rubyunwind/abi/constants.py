@@ -45,6 +45,8 @@ __all__ = [
     "HS_TSID_STACK_DELTA_MASK",
     "HS_TSID_STACK_DELTA_SCALE",
     "ISEQ_CACHE_ENTRIES",
+    "JIT_FILE_ID",
+    "JIT_RULE_MASK",
     "MAX_DEEP_FRAMES",
     "MAX_FRAME_UNWINDS",
     "MAX_NON_ERROR_FRAME_UNWINDS",
@@ -201,6 +203,10 @@ HS_TSID_SEG_MAP_MASK: Final = 0xFF_FFFF_FFFF_FFFF
 
 # Frames whose file, or function, is not known.
 UNKNOWN_FILE: Final = 0
+# In place of a file's id (beside the frozen ABI): code made at run time, with the index of its only rule in
+# the bits of the mask.
+JIT_FILE_ID: Final = 0x4A49_5400_0000_0000
+JIT_RULE_MASK: Final = 0xFFFF
 FUNC_TYPE_UNKNOWN: Final = 0xFFFF_FFFF_FFFF_FFFE
 
 # Nanoseconds in which a pid is reported once.

@@ -185,6 +185,7 @@ class TraceFlag(IntFlag):
     KERNEL_INLINE = 0x40  # kernel frames lead the record: kernel_stackmap had no room
     EMPTY_SLOT = 0x80  # a slot of progs was empty, the walk ended there
     KERNEL_MODE = 0x100  # the CPU was in the kernel when it was sampled
+    NATIVE_LOST = 0x200  # the native walk failed: Ruby frames came at once, without it
 
 
 class Counter(IntEnum):

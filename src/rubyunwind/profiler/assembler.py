@@ -36,9 +36,12 @@ _BELIEVED = 1.0
 _MOST_FRAMES = 1 << 20
 # Plain numbers: of a deep stack there are thousands to compare.
 _NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)
-_GC = int(FrameMarker.RUBY_GC)
+_GC, _JIT = int(FrameMarker.RUBY_GC), int(FrameMarker.RUBY_JIT)
 _KERNEL, _ABORT, _ERROR_BIT = int(FrameMarker.KERNEL), int(FrameMarker.ABORT), 0x80
 _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
+
+# Ruby code as YJIT has compiled it. It sets the pc of its control frame where it calls, and nowhere else.
+_COMPILED = Frame("jit", "[compiled code]", "the line of the Ruby frame that runs here may lag behind")
 
 # What was named, and when.
 _Stack = tuple[SampledStack, float]
@@ -151,6 +154,8 @@ class Assembler:
                 frame = self._cfunc(item, process, caller)
             elif kind == _GC:
                 frame = gc_frame(item.addr_or_line)
+            elif kind == _JIT:
+                frame = _COMPILED
             elif kind == _KERNEL:
                 frame = self._kernel(item.addr_or_line)
             elif kind == _ABORT:

@@ -164,6 +164,10 @@ class NativeTables:
             self.remove(file_id)
             raise
 
+    def rule_id(self, rule: UnwindInfoTuple) -> int:
+        """Make a rule known by itself and return what stands for it in a row."""
+        return self._global_ids([rule])[0]
+
     def remove(self, file_id: int) -> None:
         """Forget a file; nothing happens if it is not there. Its rules stay, others may use them."""
         self._known.discard(file_id)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import (
+    JIT_FILE_ID,
     PROG_UNWIND_NATIVE,
     PROG_UNWIND_RUBY,
     NativeMapping,
@@ -21,6 +22,7 @@ from rubyunwind.process.identity import ProcessIdentity
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.files import is_code
+from rubyunwind.profiler.jit_code import find_jit_code, is_jit_code
 from rubyunwind.ruby.detect import find_ruby
 from rubyunwind.ruby.symbolize import RubySymbolizer
 
@@ -138,7 +140,7 @@ class ProfiledProcess:
             self._seen = code
         if self.refusal is None and (changed or self._ruby_is_early()):
             changed = self._find_ruby(mappings) or changed
-        return changed
+        return self._register_jit_code(mappings) or changed
 
     def inherit(self, parent: ProfiledProcess) -> None:
         """Take over what is known of the process that forked this one, as long as both map the same code.
@@ -211,12 +213,30 @@ class ProfiledProcess:
             self._tables.add(fresh)
         except BpfError as error:
             _log.warning("not all unwind rows fit the kernel's tables: %s", error)
+        wanted |= {entry for entry in self._entries if is_jit_code(entry[2])}
+        self._replace_entries(wanted)
+        self.announce()
+
+    def _register_jit_code(self, mappings: list[Mapping]) -> bool:
+        """Tell the kernel side of code that Ruby has compiled; True if that is news."""
+        if self.ruby is None:
+            return False
+        code = find_jit_code(mappings, self.ruby.version_number, aarch64=self.ruby.image.aarch64)
+        wanted = {entry for entry in self._entries if not is_jit_code(entry[2])}
+        if code is not None:
+            packed = encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE)
+            wanted.add((code.start, code.end, JIT_FILE_ID | self._tables.rule_id(code.rule), packed))
+        if wanted == self._entries:
+            return False
+        self._replace_entries(wanted)
+        return True
+
+    def _replace_entries(self, wanted: set[_Entry]) -> None:
         for start, end, _, _ in self._entries - wanted:
             self._unset(start, end)
         for start, end, file_id, packed in wanted - self._entries:
             self._set(start, end, file_id, packed)
         self._entries = wanted
-        self.announce()
 
     def _set(self, start: int, end: int, file_id: int, packed: int) -> None:
         """Say what a mapping is, to the chain and to the walker, whichever is loaded."""
