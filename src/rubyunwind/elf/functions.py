@@ -34,7 +34,7 @@ def function_starts(elf: ElfFile) -> list[int]:
 
 
 def function_size(elf: ElfFile, start: int, entry: int) -> int:
-    """Return the size in bytes of the function that begins at `start` and has `entry`, 0 if it is not said."""
+    """Return the size in bytes of the function at `start`, 0 if its `entry` does not say it."""
     try:
         _, _, relative, size = _ENTRY.unpack(elf.read_virtual(entry, _ENTRY.size))
     except DecodeError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from rubyunwind.elf.ids import file_id
 from rubyunwind.errors import DecodeError
 from rubyunwind.ruby.loop import find_loop
 from rubyunwind.ruby.machine import Code, Kind, trace
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rubyunwind.elf.symbols import SymbolTable
     from rubyunwind.ruby.machine import Value
 
-__all__ = ["Collector", "HiddenPlaces", "Pointer", "ThreadVariable", "find_hidden"]
+__all__ = ["NOTHING_HIDDEN", "Collector", "HiddenPlaces", "Pointer", "ThreadVariable", "find_hidden"]
 
 _CURRENT = "rb_thread_current"
 # They read ruby_current_ec, too. vm.c, where the last two are, may use another way to it than other files.
@@ -80,15 +81,31 @@ class HiddenPlaces:
     reasons: tuple[str, ...] = ()
 
 
+NOTHING_HIDDEN = HiddenPlaces()
+
+_Key = tuple[int, bool, bool]
+_known: dict[_Key, HiddenPlaces] = {}
+_MOST_KNOWN = 64  # files; what is known of one is a few hundred bytes
+
+
 def find_hidden(elf: ElfFile, symbols: SymbolTable, *, context: bool, loop: bool) -> HiddenPlaces:
     """Look through the exported functions of a file that holds Ruby.
 
-    `context` and `loop`: whether these are wanted, too. What cannot be decoded is not found.
+    `context` and `loop`: whether these are wanted, too. What cannot be decoded is not found. The same file is
+    looked through once: many processes run it.
     """
     try:
-        return _find(Code(elf), symbols, context, loop)
+        key = (file_id(elf), context, loop)
+        found = _known.get(key)
+        if found is None:
+            found = _find(Code(elf), symbols, context, loop)
+            if not found.reasons:  # the image of a core may lack code that the next one has
+                if len(_known) >= _MOST_KNOWN:
+                    _known.clear()
+                _known[key] = found
     except DecodeError as error:  # the file was cut off meanwhile
-        return HiddenPlaces(reasons=(str(error),))
+        return HiddenPlaces(reasons=(f"{elf.name}: {error}",))
+    return found
 
 
 def _find(code: Code, symbols: SymbolTable, context: bool, loop: bool) -> HiddenPlaces:
@@ -164,7 +181,9 @@ def _collector(code: Code, function: int) -> HiddenPlaces:
         bit = found.result.shift
     start, steps = read.path
     if start.kind is not Kind.CONSTANT or len(steps) not in (2, 3) or (len(steps) == 3 and steps[0]):
-        return HiddenPlaces(reasons=("ruby_current_vm_ptr: rb_during_gc reads it in a way that is not known",))
+        return HiddenPlaces(
+            reasons=("ruby_current_vm_ptr: rb_during_gc reads it in a way that is not known",)
+        )
     objspace, flags = steps[-2:]
     at = 8 * flags + bit
     return HiddenPlaces(

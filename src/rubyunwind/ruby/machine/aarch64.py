@@ -75,8 +75,8 @@ def _branch(word: int, address: int) -> Instruction | None:
     if word & 0xFF000000 == 0x54000000 or word & 0x7C000000 == 0x34000000:  # B.cond, CBZ, CBNZ, TBZ, TBNZ
         return Instruction(4)
     if word & 0xFE9FF000 == 0xD61F0000:  # BR, BLR, RET; RETAA and BLRAA differ in bits 10 and 11
-        kind = {0: Operation.JUMP, 1: Operation.CALL, 2: Operation.RETURN}.get(word >> 21 & 3)
-        return Instruction(4, kind, base=word >> 5 & 31) if kind is not None else None
+        form = (Operation.JUMP, Operation.CALL, Operation.RETURN, None)[word >> 21 & 3]
+        return Instruction(4, form, base=word >> 5 & 31) if form is not None else None
     if word & 0xFFFFFFE0 == 0xD53BD040:  # MRS Xt, TPIDR_EL0
         return Instruction(4, Operation.ADDRESS, register=word & 31, base=THREAD)
     if word & 0xFFC00000 == 0xD5000000:  # hints, barriers, other system registers

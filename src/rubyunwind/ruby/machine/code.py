@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rubyunwind.elf.dynamic import DynamicSection
 from rubyunwind.elf.file import EM_AARCH64
@@ -28,13 +28,25 @@ _STUB = 6  # instructions of an entry of a procedure linkage table, with those t
 MAX_FUNCTION = 1 << 16
 
 
+class Machine(Protocol):
+    """What the modules of the two machines have."""
+
+    RESULT: int
+    ARGUMENT: int
+    SCRATCH: tuple[int, ...]
+
+    def decode(self, code: bytes, at: int, address: int) -> Instruction | None: ...
+
+    def targets(self, code: bytes, address: int) -> list[tuple[int, bool]]: ...
+
+
 class Code:
     """Reads the instructions of `elf`, which has to stay open; what cannot be read is no instruction."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
         self.aarch64 = elf.machine == EM_AARCH64
-        self.machine = aarch64 if self.aarch64 else x86_64
+        self.machine: Machine = aarch64 if self.aarch64 else x86_64
         self._window = (0, b"")
 
     @cached_property

@@ -31,8 +31,8 @@ class Instruction:
     """One instruction of `size` bytes. Registers by number, None where there is none.
 
     `address` is base + index + offset; that of a call or jump is where it goes, with `memory` the word there
-    says it. `writes` are registers that get a value which is not followed. `bit` is the lowest bit that a test
-    in memory asks for. A conditional jump is one that is not taken: OTHER.
+    says it. `writes` are registers that get a value which is not followed. `bit` is the lowest bit that a
+    test in memory asks for. A conditional jump is one that is not taken: OTHER.
     """
 
     size: int

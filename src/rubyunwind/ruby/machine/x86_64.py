@@ -37,9 +37,11 @@ _PLAIN_8 = frozenset(8 * row + 4 for row in range(8)) | _spread((0xB0, 0xB7)) | 
 _PLAIN_32 = frozenset(8 * row + 5 for row in range(8)) | _spread((0xB8, 0xBF)) | {0x68, 0xA9}
 _ALONE = _spread((0x50, 0x5F), (0x90, 0x99), (0xA4, 0xA7), (0xAA, 0xAF)) | {0xC9}
 # Two-byte opcodes (0f).
-_MODRM_0F = _spread((0x10, 0x17), (0x18, 0x1F), (0x28, 0x2F), (0x40, 0x6F), (0x74, 0x76), (0x7E, 0x7F)) | _spread(
-    (0x90, 0x9F), (0xAF, 0xB1), (0xB3, 0xB3), (0xB6, 0xB8), (0xBB, 0xC1), (0xD0, 0xFE)
-) | {0xA3, 0xAB}
+_MODRM_0F = (
+    _spread((0x10, 0x17), (0x18, 0x1F), (0x28, 0x2F), (0x40, 0x6F), (0x74, 0x76), (0x7E, 0x7F))
+    | _spread((0x90, 0x9F), (0xAF, 0xB1), (0xB3, 0xB3), (0xB6, 0xB8), (0xBB, 0xC1), (0xD0, 0xFE))
+    | {0xA3, 0xAB}
+)
 _MODRM_8_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
 
 _COMPARES = frozenset((0x38, 0x39, 0x3A, 0x3B, 0x3C, 0x3D, 0x84, 0x85, 0xA8, 0xA9))  # change flags only
@@ -78,7 +80,19 @@ def decode(code: bytes, at: int, address: int) -> Instruction | None:
 class _Reader:
     """Takes operands from the bytes behind an opcode. What lies behind the end reads as zeros."""
 
-    __slots__ = ("_address", "_code", "_end", "_rex", "_start", "at", "base", "field", "index", "mode", "offset")
+    __slots__ = (
+        "_address",
+        "_code",
+        "_end",
+        "_rex",
+        "_start",
+        "at",
+        "base",
+        "field",
+        "index",
+        "mode",
+        "offset",
+    )
 
     def __init__(self, code: bytes, at: int, end: int, start: int, address: int, rex: int) -> None:
         self._code, self.at, self._end = code, at, end
@@ -152,7 +166,9 @@ def _effect(reader: _Reader, opcode: int, wide: bool, thread: bool) -> Instructi
         return Instruction(reader.size, writes=_written_alone(reader, opcode))
     if opcode in _PLAIN_8:
         reader.signed(1)
-        return Instruction(reader.size, writes=() if opcode in _COMPARES else (RAX, reader.low_register(opcode)))
+        return Instruction(
+            reader.size, writes=() if opcode in _COMPARES else (RAX, reader.low_register(opcode))
+        )
     if opcode in _PLAIN_32:
         return _plain_immediate(reader, opcode, wide)
     if opcode in _MODRM or opcode in _MODRM_8 or opcode in _MODRM_32:
@@ -219,9 +235,7 @@ def _with_operands(reader: _Reader, opcode: int, wide: bool, thread: bool) -> In
             return Instruction(reader.size)
     if opcode in (0xC0, 0xC1, 0xD0, 0xD1) and reader.is_register and extension in (5, 7):
         count = number & 63 if opcode in (0xC0, 0xC1) else 1
-        return Instruction(
-            reader.size, Operation.SHIFT, register=reader.base, base=reader.base, offset=count
-        )
+        return Instruction(reader.size, Operation.SHIFT, register=reader.base, base=reader.base, offset=count)
     if opcode == 0xFF and extension in (2, 4):
         kind = Operation.CALL if extension == 2 else Operation.JUMP
         return Instruction(
