@@ -20,7 +20,7 @@ SCRATCH = (RAX, RCX, RDX, RSI, RDI, 8, 9, 10, 11)
 
 LONGEST = 15
 _PREFIXES = frozenset(b"\x2e\x36\x3e\x26\x64\x65\x66\x67\xf0\xf2\xf3")
-_FS = 0x64
+_FS, _OPERAND_SIZE = 0x64, 0x66
 
 
 def _spread(*ranges: tuple[int, int]) -> frozenset[int]:
@@ -53,10 +53,11 @@ _RELATIVE = re.compile(rb"(?=(?:[\xe8\xe9]|\x0f[\x80-\x8f])(.{4}))", re.DOTALL)
 
 def decode(code: bytes, at: int, address: int) -> Instruction | None:
     """Return the instruction at code[at], which lies at `address`; None for one that ends a walk."""
-    start, segment, wide = at, 0, False
+    start, segment, short = at, 0, False
     end = min(len(code), at + LONGEST)
     while at < end and code[at] in _PREFIXES:
         segment = _FS if code[at] == _FS else segment
+        short = short or code[at] == _OPERAND_SIZE
         at += 1
     rex = code[at] if at < end and code[at] & 0xF0 == 0x40 else 0
     at += bool(rex)
@@ -73,6 +74,7 @@ def decode(code: bytes, at: int, address: int) -> Instruction | None:
         if opcode in (0x0F38, 0x0F3A):  # three bytes: all with ModRM, the second map with imm8 also
             opcode, at = opcode << 8, at + 1
     reader = _Reader(code, at, end, start, address, rex)
+    reader.full = 2 if short and not wide else 4
     found = _effect(reader, opcode, wide, segment == _FS)
     return found if found is not None and reader.at <= end else None
 
@@ -81,18 +83,9 @@ class _Reader:
     """Takes operands from the bytes behind an opcode. What lies behind the end reads as zeros."""
 
     __slots__ = (
-        "_address",
-        "_code",
-        "_end",
-        "_rex",
-        "_start",
-        "at",
-        "base",
-        "field",
-        "index",
-        "mode",
-        "offset",
-    )
+        "_address", "_code", "_end", "_rex", "_start",
+        "at", "base", "field", "full", "index", "mode", "offset",
+    )  # fmt: skip
 
     def __init__(self, code: bytes, at: int, end: int, start: int, address: int, rex: int) -> None:
         self._code, self.at, self._end = code, at, end
@@ -100,6 +93,11 @@ class _Reader:
         self.mode, self.field, self.offset = 0, 0, 0
         self.base: int | None = None
         self.index: int | None = None
+        self.full = 4  # bytes of an immediate that is as long as the operand, but never longer than four
+
+    def peek(self) -> int:
+        """Return ModRM.reg, which extends some opcodes, without reading anything."""
+        return self._code[self.at] >> 3 & 7 if self.at < self._end else 0
 
     def signed(self, size: int) -> int:
         piece = self._code[self.at : min(self.at + size, self._end)]
@@ -175,6 +173,8 @@ def _effect(reader: _Reader, opcode: int, wide: bool, thread: bool) -> Instructi
         return _with_operands(reader, opcode, wide, thread)
     if opcode >> 8 == 0x0F and (opcode & 0xFF in _MODRM_0F or opcode & 0xFF in _MODRM_8_0F):
         return _two_byte(reader, opcode & 0xFF, thread)
+    if 0x0FC8 <= opcode <= 0x0FCF:  # bswap
+        return Instruction(reader.size, writes=(reader.low_register(opcode),))
     if opcode in (0x0F3800, 0x0F3A00):
         reader.modrm(1 if opcode == 0x0F3A00 else 0)
         return Instruction(reader.size, writes=reader.written())
@@ -191,16 +191,16 @@ def _written_alone(reader: _Reader, opcode: int) -> tuple[int, ...]:
 
 def _plain_immediate(reader: _Reader, opcode: int, wide: bool) -> Instruction:
     if 0xB8 <= opcode <= 0xBF:  # mov imm, with REX.W the only one of eight bytes
-        number = reader.signed(8) if wide else reader.signed(4) & 0xFFFFFFFF
+        number = reader.signed(8) if wide else reader.signed(reader.full) & 0xFFFFFFFF
         return Instruction(
             reader.size, Operation.ADDRESS, register=reader.low_register(opcode), offset=number
         )
-    reader.signed(4)
+    reader.signed(reader.full)
     return Instruction(reader.size, writes=() if opcode in _COMPARES or opcode == 0x68 else (RAX,))
 
 
 def _with_operands(reader: _Reader, opcode: int, wide: bool, thread: bool) -> Instruction:
-    immediate = 1 if opcode in _MODRM_8 else 4 if opcode in _MODRM_32 else 0
+    immediate = 1 if opcode in _MODRM_8 else reader.full if opcode in _MODRM_32 else 0
     if opcode in (0xF6, 0xF7):
         return _test(reader, opcode, thread)
     number = reader.modrm(immediate)
@@ -247,18 +247,11 @@ def _with_operands(reader: _Reader, opcode: int, wide: bool, thread: bool) -> In
 
 
 def _test(reader: _Reader, opcode: int, thread: bool) -> Instruction:
-    # The immediate's size depends on ModRM.reg: only /0 and /1 (test) have one.
-    peek = _Reader.__new__(_Reader)
-    for name in ("_code", "at", "_end", "_start", "_address", "_rex"):
-        setattr(peek, name, getattr(reader, name))
-    peek.mode = peek.field = peek.offset = 0
-    peek.base = peek.index = None
-    peek.modrm()
-    if peek.field & 7 > 1:
+    if reader.peek() > 1:  # only /0 and /1 (test) have an immediate
+        more = (RAX, RDX) if reader.peek() > 3 else ()  # mul, div
         reader.modrm()
-        both = (RAX, RDX) if peek.field & 7 > 3 else ()
-        return Instruction(reader.size, writes=(*reader.written(), *both))
-    mask = reader.modrm(1 if opcode == 0xF6 else 4)
+        return Instruction(reader.size, writes=(*reader.written(), *more))
+    mask = reader.modrm(1 if opcode == 0xF6 else reader.full)
     if reader.is_register or not mask:
         return Instruction(reader.size)
     found = _load(reader, thread)
