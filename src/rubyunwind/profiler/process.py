@@ -269,6 +269,7 @@ class ProfiledProcess:
                 )
             )
             self.interpreter = InterpreterLoop(file.file_id, entry.lower, entry.upper)
+            file.name_function(entry.lower, entry.upper, ruby.layout.interpreter_symbol)
         known = self.ruby.identifier_table if self.ruby is not None else None
         if self.symbolizer is None or known != ruby.identifier_table:
             self.symbolizer = RubySymbolizer(self._image.memory, ruby)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from rubyunwind.elf.ids import file_id
 from rubyunwind.errors import DecodeError
 from rubyunwind.ruby.loop import find_loop
 from rubyunwind.ruby.machine import Code, Kind, trace
@@ -83,8 +82,7 @@ class HiddenPlaces:
 
 NOTHING_HIDDEN = HiddenPlaces()
 
-_Key = tuple[int, bool, bool]
-_known: dict[_Key, HiddenPlaces] = {}
+_known: dict[object, HiddenPlaces] = {}
 _MOST_KNOWN = 64  # files; what is known of one is a few hundred bytes
 
 
@@ -94,17 +92,17 @@ def find_hidden(elf: ElfFile, symbols: SymbolTable, *, context: bool, loop: bool
     `context` and `loop`: whether these are wanted, too. What cannot be decoded is not found. The same file is
     looked through once: many processes run it.
     """
+    key = (elf.stamp, context, loop)
+    if key in _known:
+        return _known[key]
     try:
-        key = (file_id(elf), context, loop)
-        found = _known.get(key)
-        if found is None:
-            found = _find(Code(elf), symbols, context, loop)
-            if not found.reasons:  # the image of a core may lack code that the next one has
-                if len(_known) >= _MOST_KNOWN:
-                    _known.clear()
-                _known[key] = found
+        found = _find(Code(elf), symbols, context, loop)
     except DecodeError as error:  # the file was cut off meanwhile
         return HiddenPlaces(reasons=(f"{elf.name}: {error}",))
+    if elf.stamp is not None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = found
     return found
 
 
@@ -113,10 +111,14 @@ def _find(code: Code, symbols: SymbolTable, context: bool, loop: bool) -> Hidden
         symbol = symbols.find(name)
         return symbol.value if symbol is not None else 0
 
+    current = address_of(_CURRENT)
+    if current and code.decode(current) is None:
+        wanted = ("ruby_current_vm_ptr", *(["ruby_current_ec"] * context), *(["rb_vm_exec"] * loop))
+        return HiddenPlaces(reasons=tuple(f"{name}: the file's code is not there" for name in wanted))
     places = _collector(code, address_of("rb_during_gc"))
     places = _main_ractor(places, code, address_of("rb_thread_main"))
     if context:
-        places = _context(places, code, [address_of(name) for name in (_CURRENT, *_WITNESSES)])
+        places = _context(places, code, [current, *map(address_of, _WITNESSES)])
     if loop:
         found, reason = find_loop(code, address_of)
         more = (f"rb_vm_exec: {reason}",) if reason else ()
