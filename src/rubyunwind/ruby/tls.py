@@ -13,7 +13,6 @@ in its relocations, whose slots the dynamic linker has filled in in the live pro
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import RubyTLSInfo, RubyTLSKind
@@ -102,8 +101,7 @@ def resolve(image: RubyImage, memory: Memory, variable: ThreadVariable, musl: bo
         value = _signed(memory.u64(slot))
         return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=value + variable.offset) if value else None
     if variable.model == "descriptor":
-        found = _from_descriptor(image, memory, slot, musl)
-        return None if found is None else replace(found, offset=found.offset + variable.offset)
+        return _from_descriptor(image, memory, slot, musl, variable.offset)
     module = memory.u64(slot)
     if not 0 < module < _MOST_MODULES:
         return None
@@ -115,17 +113,19 @@ def _concerns(entry: Relocation) -> bool:
     return entry.symbol in ("", CONTEXT_VARIABLE)
 
 
-def _from_descriptor(image: RubyImage, memory: Memory, slot: int, musl: bool) -> RubyTLSInfo | None:
-    """Read a TLS descriptor {function, argument} that the dynamic linker has resolved."""
+def _from_descriptor(
+    image: RubyImage, memory: Memory, slot: int, musl: bool, more: int = 0
+) -> RubyTLSInfo | None:
+    """Read a TLS descriptor {function, argument} that the dynamic linker has resolved; `more` is added to it."""
     function, argument = memory.u64(slot), memory.u64(slot + 8)
     if not function:
         return None
     value = _signed(argument)
     if -_STATIC_REACH < value < _STATIC_REACH:
-        return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=value) if value else None
+        return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=value + more) if value else None
     # glibc's struct tlsdesc_dynamic_arg and musl's new_tls entry both begin with module id and offset.
     module, offset = memory.u64(argument), memory.u64(argument + 8)
-    return _dtv(image, module, offset, musl) if 0 < module < _MOST_MODULES else None
+    return _dtv(image, module, offset + more, musl) if 0 < module < _MOST_MODULES else None
 
 
 def _dtv(image: RubyImage, module: int, offset: int, musl: bool) -> RubyTLSInfo:
