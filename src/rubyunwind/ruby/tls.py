@@ -116,7 +116,7 @@ def _concerns(entry: Relocation) -> bool:
 def _from_descriptor(
     image: RubyImage, memory: Memory, slot: int, musl: bool, more: int = 0
 ) -> RubyTLSInfo | None:
-    """Read a TLS descriptor {function, argument} that the dynamic linker has resolved; `more` is added to it."""
+    """Read a TLS descriptor {function, argument} that the dynamic linker has resolved; `more` is added."""
     function, argument = memory.u64(slot), memory.u64(slot + 8)
     if not function:
         return None
