@@ -137,6 +137,13 @@ def test_damaged_files_end_and_do_not_raise(changes: list[tuple[int, int]]) -> N
     assert len(places.context) <= 6
 
 
+def test_functions_full_of_calls_end() -> None:
+    # Every byte of a large one is a call to the next: all of them are looked at but once, and not for ever.
+    calls = "e8e8e8e8" * 60
+    places = find(opened(rb_iseq_eval=calls, rb_iseq_eval_main=calls, rb_yield_values2=calls))
+    assert places.loop is None
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.binary(min_size=1, max_size=200))
 def test_any_code_in_all_functions_ends(code: bytes) -> None:

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rubyunwind.ruby.machine.instruction import THREAD, Instruction, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ARGUMENT", "RESULT", "SCRATCH", "decode", "targets"]
 
@@ -125,11 +130,9 @@ def _registers(word: int) -> Instruction:
     return Instruction(4, writes=(target,))
 
 
-def targets(code: bytes, address: int) -> list[tuple[int, bool]]:
-    """Return where each direct call or jump (not a conditional one) in `code` leads, and whether it calls."""
-    found: list[tuple[int, bool]] = []
+def targets(code: bytes, address: int) -> Iterator[int]:
+    """Yield where each direct call or jump (not a conditional one) in `code` leads, in order."""
     for at in range(0, len(code) - 3, 4):
         word = int.from_bytes(code[at : at + 4], "little")
         if word & 0x7C000000 == 0x14000000:
-            found.append((address + at + 4 * _signed(word & 0x3FFFFFF, 26), bool(word >> 31)))
-    return found
+            yield address + at + 4 * _signed(word & 0x3FFFFFF, 26)

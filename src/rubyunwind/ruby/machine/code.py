@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from rubyunwind.elf.dynamic import DynamicSection
@@ -14,6 +15,8 @@ from rubyunwind.ruby.machine import aarch64, x86_64
 from rubyunwind.ruby.machine.instruction import Instruction, Operation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rubyunwind.elf.file import ElfFile
 
 __all__ = ["Code"]
@@ -26,6 +29,8 @@ _DESCRIPTORS = (36, 1031)
 _WINDOW = 256  # bytes that are read at a time
 _STUB = 6  # instructions of an entry of a procedure linkage table, with those that guard its target
 MAX_FUNCTION = 1 << 16
+MOST_TARGETS = 50_000
+"""Places of one file that may be calls; on the way to rb_vm_exec real ones have a few hundred."""
 
 
 class Machine(Protocol):
@@ -37,7 +42,7 @@ class Machine(Protocol):
 
     def decode(self, code: bytes, at: int, address: int) -> Instruction | None: ...
 
-    def targets(self, code: bytes, address: int) -> list[tuple[int, bool]]: ...
+    def targets(self, code: bytes, address: int) -> Iterator[int]: ...
 
 
 class Code:
@@ -48,6 +53,8 @@ class Code:
         self.aarch64 = elf.machine == EM_AARCH64
         self.machine: Machine = aarch64 if self.aarch64 else x86_64
         self._window = (0, b"")
+        self._targets: dict[int, list[int]] = {}
+        self._left = MOST_TARGETS
 
     @cached_property
     def _slots(self) -> dict[int, tuple[int, int]]:
@@ -115,12 +122,17 @@ class Code:
 
         Calls through the procedure linkage table count; those by a pointer do not.
         """
-        found: list[int] = []
-        for target, _ in self.machine.targets(self._read(start, min(self.size(start), MAX_FUNCTION)), start):
-            function = target if self.is_start(target) else self._behind_stub(target)
-            if function and function not in found:
-                found.append(function)
-        return found
+        known = self._targets.get(start)
+        if known is None:
+            code = self._read(start, min(self.size(start), MAX_FUNCTION))
+            found: dict[int, None] = {}
+            for target in islice(self.machine.targets(code, start), self._left):
+                self._left -= 1
+                function = target if self.is_start(target) else self._behind_stub(target)
+                if function:
+                    found[function] = None
+            known = self._targets[start] = list(found)
+        return known
 
     def _behind_stub(self, address: int) -> int:
         """Return where an entry of the procedure linkage table leads in this file, or 0."""

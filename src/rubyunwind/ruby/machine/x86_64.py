@@ -7,8 +7,12 @@ Encodings are those of the Intel SDM, volume 2: the opcode maps of appendix A gi
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from rubyunwind.ruby.machine.instruction import THREAD, Instruction, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ARGUMENT", "RESULT", "SCRATCH", "decode", "targets"]
 
@@ -286,14 +290,11 @@ def _load(reader: _Reader, thread: bool, kind: Operation = Operation.LOAD) -> In
     )
 
 
-def targets(code: bytes, address: int) -> list[tuple[int, bool]]:
-    """Return where each possible direct call or jump in `code` leads, and whether it is a call, in order.
+def targets(code: bytes, address: int) -> Iterator[int]:
+    """Yield where each possible direct call or jump in `code` leads, in order.
 
     Every byte may be the first of one here: lengths cannot go wrong then, and the caller knows what is
     the beginning of a function, which four other bytes in a row hardly ever name.
     """
-    found: list[tuple[int, bool]] = []
     for match in _RELATIVE.finditer(code):
-        offset = int.from_bytes(match[1], "little", signed=True)
-        found.append((address + match.end(1) + offset, code[match.start()] == 0xE8))
-    return found
+        yield address + match.end(1) + int.from_bytes(match[1], "little", signed=True)
