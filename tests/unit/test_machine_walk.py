@@ -90,6 +90,8 @@ def test_a_tail_call_through_the_linkage_table_is_followed() -> None:
     [
         # lea 0x1000(%rip),%rax; mov (%rax),%rax; mov 0x518(%rax),%rax; movzbl 16(%rax),%eax; shr $5,%al; and
         ("488d0500100000 488b00 488b8018050000 0fb64010 c0e805 83e001 c3", (0x518, 16, 0), 5),
+        # in a byte of a register: mov 16(%rax),%al; shr $5,%al; and $1,%eax
+        ("488d0500100000 488b00 488b8018050000 8a4010 c0e805 83e001 c3", (0x518, 16, 0), 5),
         # the same flag as a whole word: mov 16(%rax),%eax; shr $5,%eax; and $1,%eax
         ("488d0500100000 488b00 488b8018050000 8b4010 c1e805 83e001 c3", (0x518, 16, 0), 5),
     ],
@@ -147,8 +149,19 @@ def test_an_instruction_lies_inside_of_its_bytes(code: bytes, at: int, is_arm: b
 @given(st.binary(max_size=200), st.booleans())
 def test_targets_of_any_bytes_are_within_reach(code: bytes, is_arm: bool) -> None:
     reach = 1 << 27 if is_arm else 1 << 31
-    for target in (aarch64 if is_arm else x86_64).targets(code, TEXT):
+    for target, _ in (aarch64 if is_arm else x86_64).targets(code, TEXT):
         assert abs(target - TEXT) <= reach + len(code)
+
+
+def test_calls_and_jumps_are_found_wherever_they_lie() -> None:
+    # nop; call +0x10; je +0x20; jmp *0x30(%rip)
+    code = bytes.fromhex("90 e810000000 0f8420000000 ff2530000000")
+    assert list(x86_64.targets(code, TEXT)) == [
+        (TEXT + 6 + 0x10, False), (TEXT + 12 + 0x20, False), (TEXT + 18 + 0x30, True),
+    ]  # fmt: skip
+    # nop; bl +0x10; b -8; cbz
+    code = bytes.fromhex(arm(0xD503201F, 0x94000004, 0x17FFFFFE, 0xB4000040))
+    assert list(aarch64.targets(code, TEXT)) == [(TEXT + 0x14, False), (TEXT, False)]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +179,7 @@ def test_targets_of_any_bytes_are_within_reach(code: bytes, is_arm: bool) -> Non
         ("0f8401000000", 6, Operation.OTHER),  # je
         ("f6d8", 2, Operation.OTHER),  # neg %al: no immediate
         ("48f7e1", 3, Operation.OTHER),  # mul %rcx
+        ("8a6008", 3, Operation.OTHER),  # mov 8(%rax),%ah
         ("c3", 1, Operation.RETURN),
         ("f3c3", 2, Operation.RETURN),
         ("ffe0", 2, Operation.JUMP),  # jmp *%rax

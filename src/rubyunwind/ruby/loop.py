@@ -19,8 +19,8 @@ __all__ = ["find_loop"]
 
 _ENTRIES = ("rb_iseq_eval", "rb_iseq_eval_main")
 _CONFIRMING = ("rb_yield_values2", "rb_funcallv")
-_LEVELS = 4  # vm_yield_setup_args or vm_call0_body and their helpers lie in between
-_MOST_FUNCTIONS = 200
+_LEVELS = 7  # one or two where the compiler puts helpers in line, five with -Os
+_MOST_FUNCTIONS = 400
 
 
 def find_loop(code: Code, address_of: Callable[[str], int]) -> tuple[tuple[int, int] | None, str]:

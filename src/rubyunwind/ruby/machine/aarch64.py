@@ -130,9 +130,9 @@ def _registers(word: int) -> Instruction:
     return Instruction(4, writes=(target,))
 
 
-def targets(code: bytes, address: int) -> Iterator[int]:
-    """Yield where each direct call or jump (not a conditional one) in `code` leads, in order."""
+def targets(code: bytes, address: int) -> Iterator[tuple[int, bool]]:
+    """Yield where each call or jump in `code` leads, in order; conditional ones do not count."""
     for at in range(0, len(code) - 3, 4):
         word = int.from_bytes(code[at : at + 4], "little")
         if word & 0x7C000000 == 0x14000000:
-            yield address + at + 4 * _signed(word & 0x3FFFFFF, 26)
+            yield address + at + 4 * _signed(word & 0x3FFFFFF, 26), False

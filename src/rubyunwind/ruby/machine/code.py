@@ -42,7 +42,7 @@ class Machine(Protocol):
 
     def decode(self, code: bytes, at: int, address: int) -> Instruction | None: ...
 
-    def targets(self, code: bytes, address: int) -> Iterator[int]: ...
+    def targets(self, code: bytes, address: int) -> Iterator[tuple[int, bool]]: ...
 
 
 class Code:
@@ -120,15 +120,18 @@ class Code:
     def targets(self, start: int) -> list[int]:
         """Return the functions of this file that the one at `start` calls or jumps to, in order.
 
-        Calls through the procedure linkage table count; those by a pointer do not.
+        Calls through the tables of the dynamic linker count; those by other pointers do not.
         """
         known = self._targets.get(start)
         if known is None:
             code = self._read(start, min(self.size(start), MAX_FUNCTION))
             found: dict[int, None] = {}
-            for target in islice(self.machine.targets(code, start), self._left):
+            for target, word in islice(self.machine.targets(code, start), self._left):
                 self._left -= 1
-                function = target if self.is_start(target) else self._behind_stub(target)
+                if word:
+                    function = self.function_in(target)
+                else:
+                    function = target if self.is_start(target) else self._behind_stub(target)
                 if function:
                     found[function] = None
             known = self._targets[start] = list(found)

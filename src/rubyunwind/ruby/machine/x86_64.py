@@ -51,8 +51,9 @@ _MODRM_8_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0
 _COMPARES = frozenset((0x38, 0x39, 0x3A, 0x3B, 0x3C, 0x3D, 0x84, 0x85, 0xA8, 0xA9))  # change flags only
 
 
-# call, jmp, and jcc with four bytes of distance; looked for at every byte.
-_RELATIVE = re.compile(rb"(?=(?:[\xe8\xe9]|\x0f[\x80-\x8f])(.{4}))", re.DOTALL)
+# call, jmp, and jcc with four bytes of distance, and call and jmp by a word at such a distance (without a
+# linkage table); looked for at every byte.
+_RELATIVE = re.compile(rb"(?=(?:[\xe8\xe9]|\x0f[\x80-\x8f])(.{4})|\xff[\x15\x25](.{4}))", re.DOTALL)
 
 
 def decode(code: bytes, at: int, address: int) -> Instruction | None:
@@ -148,6 +149,10 @@ class _Reader:
         return value
 
     @property
+    def has_rex(self) -> bool:
+        return bool(self._rex)
+
+    @property
     def is_register(self) -> bool:
         return self.mode == 3
 
@@ -211,7 +216,7 @@ def _with_operands(reader: _Reader, opcode: int, wide: bool, thread: bool) -> In
     extension = reader.field & 7
     if opcode in _COMPARES or (opcode in (0x80, 0x81, 0x83) and extension == 7):
         return Instruction(reader.size)
-    if opcode == 0x8B:
+    if opcode == 0x8B or (opcode == 0x8A and (reader.field < 4 or reader.has_rex)):  # else %ah and its like
         return _load(reader, thread)
     if opcode == 0x89 and reader.is_register:
         return Instruction(reader.size, Operation.ADDRESS, register=reader.base, base=reader.field)
@@ -290,11 +295,13 @@ def _load(reader: _Reader, thread: bool, kind: Operation = Operation.LOAD) -> In
     )
 
 
-def targets(code: bytes, address: int) -> Iterator[int]:
-    """Yield where each possible direct call or jump in `code` leads, in order.
+def targets(code: bytes, address: int) -> Iterator[tuple[int, bool]]:
+    """Yield where each possible call or jump in `code` leads, in order, and whether a word there says it.
 
     Every byte may be the first of one here: lengths cannot go wrong then, and the caller knows what is
     the beginning of a function, which four other bytes in a row hardly ever name.
     """
     for match in _RELATIVE.finditer(code):
-        yield address + match.end(1) + int.from_bytes(match[1], "little", signed=True)
+        number = 1 if match[1] is not None else 2
+        offset = int.from_bytes(match[number], "little", signed=True)
+        yield address + match.end(number) + offset, number == 2
