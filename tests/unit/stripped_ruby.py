@@ -45,7 +45,8 @@ _BODIES = {
 }
 _PLACES = {
     "module": MODULE, "other_module": OTHER_MODULE, "vm": VM, "main_ractor": MAIN_RACTOR, "tls": TLS_GET_ADDR,
-    "loop": LOOP, "core": CORE, "setup": SETUP, "setup_main": SETUP_MAIN, "yield": YIELD, "call": CALL,
+    "pointer": POINTERS, "loop": LOOP, "core": CORE, "setup": SETUP, "setup_main": SETUP_MAIN,
+    "yield": YIELD, "call": CALL,
 }  # fmt: skip
 
 
@@ -74,11 +75,11 @@ def stripped_ruby(**changes: str | None) -> bytes:
         names += name.encode() + b"\0"
     image[SYMBOLS : SYMBOLS + len(symbols)] = symbols
     image[NAMES : NAMES + len(names)] = names
-    modules = b"".join(
-        struct.pack("<QQq", slot, 16, 0) for slot in (MODULE, OTHER_MODULE)
-    )  # R_X86_64_DTPMOD64
-    image[RELOCATIONS : RELOCATIONS + len(modules)] = modules
-    dynamic = struct.pack("<8Q", 6, SYMBOLS, 5, NAMES, 7, RELOCATIONS, 8, len(modules)) + bytes(16)
+    words = b"".join(struct.pack("<QQq", slot, 16, 0) for slot in (MODULE, OTHER_MODULE))  # R_X86_64_DTPMOD64
+    called = list(starts).index("rb_funcallv") + 1  # as a symbol
+    words += struct.pack("<QQq", POINTERS, called << 32 | 6, 0)  # R_X86_64_GLOB_DAT
+    image[RELOCATIONS : RELOCATIONS + len(words)] = words
+    dynamic = struct.pack("<8Q", 6, SYMBOLS, 5, NAMES, 7, RELOCATIONS, 8, len(words)) + bytes(16)
     image[DYNAMIC : DYNAMIC + len(dynamic)] = dynamic
     pairs = []
     for index, at in enumerate(sorted(code)):

@@ -83,6 +83,11 @@ def test_a_vm_behind_a_pointer_is_seen_as_such() -> None:
     assert places.collector == Collector(objspace=0x450, flags=16, bit=5)
 
 
+def test_a_loop_behind_calls_through_a_table_is_found() -> None:
+    assert find(opened(rb_yield_values2="ff15{pointer} c3")).loop == (LOOP, 8)
+    assert find(opened(rb_yield_values2="ff15{vm} c3")).loop is None
+
+
 def test_a_flag_that_is_tested_where_it_lies_is_found() -> None:
     places = find(opened(rb_during_gc="488d05{vm} 488b00 488b8018050000 f6401520 0f95c0 c3"))
     assert places.collector == Collector(objspace=0x518, flags=20, bit=8 + 5)
