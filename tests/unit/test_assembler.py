@@ -50,6 +50,10 @@ class Symbolizer:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.line = 7
+        self.clauses: set[int] = set()
+
+    def folds(self, body: int) -> bool:
+        return body in self.clauses
 
     def ruby_frame(self, body: int, pc: int, entry: int) -> Named:
         self.calls.append(("ruby", body))
@@ -171,6 +175,15 @@ def test_ruby_frames_are_moved_into_the_loop_that_runs_them(bench: Bench) -> Non
     # The same frames of a stack that was cut before its root are where they belong.
     flags = TraceFlag.RUBY_MET
     assert bench.names(*frames, flags=flags) == ["f50", "m1", "f17f", "f60", "m2"]
+
+
+def test_the_frame_below_a_rescue_is_left_out_with_c_functions_in_between_untouched(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    # Two clauses inside each other: the second is left out and still hides what is below it.
+    symbolizer.clauses = {2, 3}
+    frames = [ruby(1), cfunc(9), ruby(2), ruby(3), ruby(4), ruby(5), native(0x180, LIBRUBY), native(0x60)]
+    assert bench.names(*frames) == ["m1", "c9", "m2", "m5", "f180", "f60"]
 
 
 def test_the_entry_of_a_fiber_is_known_by_the_file_of_the_outermost_native_frame(bench: Bench) -> None:

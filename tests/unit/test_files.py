@@ -104,6 +104,17 @@ def test_a_function_without_a_symbol_is_named_by_its_file(library: Path) -> None
     cache.close()
 
 
+def test_a_function_that_was_found_otherwise_gets_its_name(library: Path) -> None:
+    cache = FileCache()
+    file = cache.open(Image(), mapping(library))
+    assert file is not None
+    assert file.frame(0x10020).name == "libx.so+0x10020"
+    file.name_function(0x10010, 0x10030, "rb_vm_exec")
+    assert [file.frame(at).name for at in (0x10010, 0x10020)] == ["rb_vm_exec", "rb_vm_exec"]
+    assert file.frame(0x10030).name == "libx.so+0x10030"
+    cache.close()
+
+
 def test_a_file_that_was_closed_or_shrank_still_names_its_frames(library: Path) -> None:
     cache = FileCache()
     file = cache.open(Image(), mapping(library))

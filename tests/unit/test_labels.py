@@ -13,7 +13,7 @@ from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.layouts import find_layout
 from rubyunwind.ruby.symbolize import RubySymbolizer
 
-METHOD, BLOCK, CLASS, RESCUE, EVAL, MAIN = 1, 2, 3, 4, 6, 7
+METHOD, BLOCK, CLASS, RESCUE, ENSURE, EVAL, MAIN = 1, 2, 3, 4, 5, 6, 7
 QUALIFIED = ["3.3.8", "3.4.1", "4.0.6"]
 
 
@@ -126,6 +126,18 @@ def test_a_rescue_is_named_after_its_method_from_3_4_on() -> None:
         if version != "3.1.2":
             method = memory.method_entry(memory.klass("Foo"), ids["run"])
         assert symbolizer.ruby_frame(rescue, code_of(memory, rescue), method).label == label
+
+
+@pytest.mark.parametrize(
+    ("version", "hides"), [("3.1.2", False), ("3.3.8", False), ("3.4.1", True), ("4.0.6", True)]
+)
+def test_a_rescue_or_ensure_hides_the_frame_below_it_from_3_4_on(version: str, hides: bool) -> None:
+    memory, symbolizer, _ = process(version)
+    bodies = [
+        memory.iseq("run", kind=kind, lines=memory.one_line(2))[1] for kind in (METHOD, BLOCK, RESCUE, ENSURE)
+    ]
+    assert [symbolizer.folds(body) for body in bodies] == [False, False, hides, hides]
+    assert not symbolizer.folds(0x1000)  # nothing can be read there
 
 
 def test_an_eval_that_is_its_own_parent_does_not_hang() -> None:

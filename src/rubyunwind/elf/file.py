@@ -86,6 +86,7 @@ class ElfFile:
 
     `ElfFile(data)` reads bytes that are already in memory, as of the vdso. `open` and `from_fd` read a
     file by descriptor. Raises DecodeError, which says what was found, when the image is something else.
+    `stamp` changes when a file does; None for what is no file.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, name: str = "<memory>") -> None:
@@ -100,6 +101,7 @@ class ElfFile:
         self.size = size
         self.name = name
         self.path = path
+        self.stamp: tuple[int, int, int, int] | None = None
         header = self.read(0, _EHDR.size) if size >= _EHDR.size else b""
         if header[:4] != b"\x7fELF":
             raise DecodeError(f"{name} is no ELF file: {size} bytes, which begin {header[:4].hex()}")
@@ -140,6 +142,7 @@ class ElfFile:
                     f"{name} is no regular file (mode {status.st_mode:o}), so no ELF file is read"
                 )
             self._begin(lambda offset, length: os.pread(fd, length, offset), status.st_size, name, None, fd)
+            self.stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         except BaseException:
             os.close(fd)
             raise

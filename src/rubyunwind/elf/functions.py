@@ -12,13 +12,16 @@ from rubyunwind.errors import DecodeError
 if TYPE_CHECKING:
     from rubyunwind.elf.file import ElfFile
 
-__all__ = ["function_starts", "start_of"]
+__all__ = ["function_entries", "function_size", "function_starts", "start_of"]
 
 # LSB core specification, "The .eh_frame_hdr section": version, then the encodings of the frame pointer,
 # of the count and of the table. Linkers write these three and no others.
 _VERSION = 1
 _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4 = 0x1B, 0x03, 0x3B
 _HEAD = struct.Struct("<BBBBiI")
+# .eh_frame: length, distance to the CIE, start of the function as pcrel sdata4, its size. The table knows
+# the start, too: what does not agree is in another form.
+_ENTRY = struct.Struct("<IIiI")
 
 
 def function_starts(elf: ElfFile) -> list[int]:
@@ -27,21 +30,36 @@ def function_starts(elf: ElfFile) -> list[int]:
     Empty for a file without the table, and for a damaged one. A stripped file keeps it, as C++ exceptions and
     backtrace(3) need it. Raises DecodeError when the file was closed or shrank.
     """
+    return sorted(function_entries(elf))
+
+
+def function_size(elf: ElfFile, start: int, entry: int) -> int:
+    """Return the size in bytes of the function at `start`, 0 if its `entry` does not say it."""
+    try:
+        _, _, relative, size = _ENTRY.unpack(elf.read_virtual(entry, _ENTRY.size))
+    except DecodeError:
+        return 0
+    return int(size) if entry + 8 + relative == start else 0
+
+
+def function_entries(elf: ElfFile) -> dict[int, int]:
+    """Return {start of a function: address of its entry in .eh_frame}. Otherwise as function_starts."""
     section = elf.section(".eh_frame_hdr")
     if section is None:
-        return []
+        return {}
     try:
         data = elf.data(section)
     except DecodeError:
-        return []
+        return {}
     if len(data) < _HEAD.size:
-        return []
+        return {}
     version, frame, count_form, table, _, count = _HEAD.unpack_from(data)
     if (version, frame, count_form, table) != (_VERSION, _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4):
-        return []
+        return {}
     count = min(count, (len(data) - _HEAD.size) // 8)
     pairs = struct.unpack_from(f"<{2 * count}i", data, _HEAD.size)
-    return sorted(section.address + start for start in pairs[::2])
+    base = section.address
+    return {base + start: base + entry for start, entry in zip(pairs[::2], pairs[1::2], strict=True)}
 
 
 def start_of(starts: list[int], address: int) -> int | None:

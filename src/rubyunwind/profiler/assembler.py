@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
-from rubyunwind.profiler.placement import place_ruby_frames
+from rubyunwind.profiler.placement import place_ruby_frames, shown_frames
 from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
 from rubyunwind.profiler.sample import Frame, Sample
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
@@ -143,6 +143,8 @@ class Assembler:
         if process is not None and process.interpreter is not None:
             rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT)
             items = place_ruby_frames(items, process.interpreter.holds, rooted=rooted)
+        if process is not None and process.symbolizer is not None:
+            items = shown_frames(items, process.symbolizer.folds)
         for item in reversed(items):
             kind = item.kind
             if kind == _NATIVE:

@@ -38,6 +38,7 @@ class MappedFile:
         self._symbols: SymbolTable | None = None
         self._starts: list[int] | None = None
         self._frames: dict[int, Frame] = {}
+        self._called: list[tuple[int, int, str]] = []
 
     def deltas(self) -> StackDeltas:
         """Return the file's unwind rows, from the disk cache when they are there. Raises DecodeError."""
@@ -53,6 +54,12 @@ class MappedFile:
             self._frames[address] = frame
         return frame
 
+    def name_function(self, first: int, last: int, name: str) -> None:
+        """Name the function at the virtual addresses [first, last], for a file that has no symbol for it."""
+        if (first, last, name) not in self._called:
+            self._called.append((first, last, name))
+            self._frames.clear()
+
     def _name(self, address: int) -> str:
         """Name the function; one that has no symbol by its file and where it begins, so that frames merge."""
         from rubyunwind.elf.demangle import demangle
@@ -65,6 +72,9 @@ class MappedFile:
             found = None
         if found is not None:
             return demangle(found[0])
+        for first, last, name in self._called:
+            if first <= address < last:
+                return name
         if self._starts is None:
             try:
                 self._starts = function_starts(self.elf)

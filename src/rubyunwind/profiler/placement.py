@@ -10,16 +10,18 @@ its frame already: there is one group less, and all sit one loop too far in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rubyunwind.abi import FrameMarker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rubyunwind.abi import Step
+    from rubyunwind.abi import Frame, Step
 
-__all__ = ["place_ruby_frames"]
+__all__ = ["place_ruby_frames", "shown_frames"]
+
+_Frame = TypeVar("_Frame", "Frame", "Step")
 
 # A tuple, as members of an enum and plain numbers are equal, but do not hash alike.
 _RUBY = (int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC), int(FrameMarker.RUBY_GC))
@@ -74,3 +76,20 @@ def _leaving(natives: list[list[Step]], groups: list[list[Step]], at: int) -> li
     for index, native in enumerate(inner[1:]):
         moved += native + groups[index]
     return moved + last[:at] + groups[-1] + last[at:]
+
+
+def shown_frames(frames: Sequence[_Frame], folds: Callable[[int], bool]) -> Sequence[_Frame]:
+    """Return the frames, leaf first, without the Ruby frames that Ruby leaves out of a backtrace.
+
+    `folds` tells of an iseq body whether the next Ruby frame towards the root is left out for it.
+    """
+    kept: list[_Frame] = []
+    folded = False
+    for frame in frames:
+        if frame.kind != FrameMarker.RUBY:
+            kept.append(frame)
+            continue
+        if not folded:
+            kept.append(frame)
+        folded = folds(frame.file_id)  # one that is left out counts as well
+    return kept if len(kept) < len(frames) else frames

@@ -293,6 +293,7 @@ class ProfiledProcess:
         # A core may hold the interpreter's memory and nothing of its file: no native frame leads there then.
         if file is not None and ruby.interpreter_ranges:
             self.interpreter = self._register_loop(file.file_id, ruby)
+            file.name_function(self.interpreter.lower, self.interpreter.upper, ruby.layout.interpreter_symbol)
         known = self.ruby.identifier_table if self.ruby is not None else None
         if self.symbolizer is None or known != ruby.identifier_table:
             self.symbolizer = RubySymbolizer(self._image.memory, ruby)

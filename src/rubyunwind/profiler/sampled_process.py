@@ -18,6 +18,7 @@ from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.process.threads import thread_info
 from rubyunwind.profiler.context_reader import ContextReader
 from rubyunwind.profiler.files import is_code
+from rubyunwind.profiler.placement import shown_frames
 from rubyunwind.profiler.reasons import NO_CONTEXT, TORN, incompleteness
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.detect import find_ruby
@@ -235,7 +236,7 @@ class SampledProcess:
         caller: Frame | None = None
         assert self._symbolizer is not None
         # Root first: a C function has the place of the Ruby frame that called it.
-        for item in reversed(trace.frames):
+        for item in reversed(shown_frames(trace.frames, self._symbolizer.folds)):
             if item.kind == FrameMarker.RUBY:
                 caller = self._symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
                 frames.append(caller)

@@ -16,7 +16,8 @@ from rubyunwind.ruby.image import VERSION_SYMBOL, ImageSymbol, RubyImage, may_de
 from rubyunwind.ruby.layouts import Layout, find_layout, parse_version, version_number
 from rubyunwind.ruby.procinfo import make_proc_info, running_context
 from rubyunwind.ruby.selfcheck import SelfCheck, check_stack, find_context
-from rubyunwind.ruby.tls import find_tls
+from rubyunwind.ruby.tls import CONTEXT_VARIABLE, find_tls
+from rubyunwind.ruby.uncover import VM_POINTER, CollectorPlace, collector_place, hidden_context, uncover
 from rubyunwind.ruby.vm_info import make_vm_info, pthread_offset
 from rubyunwind.ruby.vm_search import find_vm_pointer
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["InterpreterRange", "RubyRuntime", "candidates", "describe_runtime", "find_ruby", "is_ruby_name"]
 
 _CHECKS = 8
-_VM_POINTER = "ruby_current_vm_ptr"
 
 
 class InterpreterRange(NamedTuple):
@@ -50,7 +50,8 @@ class RubyRuntime:
     judge yet. `proc_info`, `tls` and `vm_info` go into the BPF maps; without `tls` (None) a thread's stack is
     only found while it holds the lock of the main ractor. `identifier_table` is the address of the symbol
     table, 0 if unknown (C functions then have ids instead of names). `notes` says what is missing.
-    `context` is the execution context that the caller named, or 0.
+    `context` is the execution context that the caller named, or 0. `collector` is where the process says that
+    it collects garbage, if its file tells.
     """
 
     version: str
@@ -67,12 +68,13 @@ class RubyRuntime:
     check: SelfCheck
     notes: tuple[str, ...] = ()
     context: int = 0
+    collector: CollectorPlace | None = None
 
     def running_context(self, memory: Memory) -> int:
         """Return the execution context of the main ractor's current thread, or 0. Raises MemoryReadError."""
         if self.context:
             return self.context
-        vm = self.image.address(_VM_POINTER)
+        vm = self.image.address(VM_POINTER)
         return running_context(memory, self.layout, self.proc_info.current_ctx_ptr, vm)
 
 
@@ -209,11 +211,18 @@ def describe_runtime(
     match = find_layout(assume_version or version, aarch64=image.aarch64)
     layout = match.layout
     exact = match.exact and assume_version is None
+    uncovered = uncover(image, memory, layout)
+    image, found, reasons = uncovered.image, list(uncovered.found), list(uncovered.reasons)
     info = make_proc_info(layout, version, image.address(layout.context_symbol))
     tls = find_tls(image, memory, mappings)
-    if search and not info.current_ctx_ptr and not image.address(_VM_POINTER):
+    if tls is None and layout.ractor_running_ec is not None:
+        tls, reason = hidden_context(image, memory, mappings, layout)
+        found += [CONTEXT_VARIABLE] if tls is not None else []
+        reasons += [f"{CONTEXT_VARIABLE}: {reason}"] if reason else []
+    # Where the code of a stripped file told of its contexts but not of its VM, the search has to.
+    if (search or CONTEXT_VARIABLE in found) and not info.current_ctx_ptr and not image.address(VM_POINTER):
         image = _with_vm_pointer(image, memory, layout)
-    vm = image.address(_VM_POINTER)
+    vm = image.address(VM_POINTER)
     if context:
         context, check = find_context(memory, layout, context)
     else:
@@ -232,7 +241,8 @@ def describe_runtime(
     from_thread_pointer = None
     if layout.thread_pthread is not None and open_elf is not None:
         from_thread_pointer = pthread_offset(image.aarch64, mappings, open_elf)
-    reachable = bool(context or info.current_ctx_ptr or (search and vm))
+    collector = collector_place(image)
+    reachable = bool(context or info.current_ctx_ptr or vm)
     return RubyRuntime(
         version=version,
         version_number=info.version,
@@ -242,12 +252,16 @@ def describe_runtime(
         image=image,
         proc_info=info,
         tls=tls,
-        vm_info=make_vm_info(memory, layout, vm, info.current_ctx_ptr, from_thread_pointer),
+        vm_info=make_vm_info(memory, layout, vm, info.current_ctx_ptr, from_thread_pointer, collector),
         interpreter_ranges=ranges,
         identifier_table=table,
         check=check,
-        notes=tuple(_notes(version, match.version, exact, check, reachable, tls, ranges, table)),
+        notes=(
+            *_notes(version, match.version, exact, check, reachable, tls, ranges, table),
+            *_hidden_notes(version, image, found, reasons),
+        ),
         context=context,
+        collector=collector,
     )
 
 
@@ -256,7 +270,7 @@ def _with_vm_pointer(image: RubyImage, memory: Memory, layout: Layout) -> RubyIm
         found = find_vm_pointer(memory, layout, image.bias + address, size)
         if found:
             symbol = ImageSymbol(found - image.bias, 8)
-            return replace(image, symbols={**image.symbols, _VM_POINTER: symbol})
+            return replace(image, symbols={**image.symbols, VM_POINTER: symbol})
     return image
 
 
@@ -324,3 +338,14 @@ def _notes(
         yield f"Ruby {version}: the interpreter loop cannot be found (hidden symbol, stripped)"
     if not table:
         yield f"Ruby {version}: the symbol table cannot be found: C functions have no names"
+
+
+def _hidden_notes(
+    version: str, image: RubyImage, found: Sequence[str], reasons: Sequence[str]
+) -> Iterable[str]:
+    if found:
+        yield f"Ruby {version}: hidden, and read off the code of exported functions: {', '.join(found)}"
+    for reason in reasons:
+        name = reason.partition(":")[0]
+        if name not in found and image.symbol(name) is None:  # what was found after all needs no excuse
+            yield f"Ruby {version}: {reason}"

@@ -7,8 +7,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rubyunwind.elf.dynamic import DynamicSection
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError
+from rubyunwind.ruby.hidden import NOTHING_HIDDEN, HiddenPlaces, find_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,27 +34,23 @@ _WANTED = (
     "ruby_global_symbols",
     "global_symbols",
 )
+_CONTEXTS = {"ruby_current_ec", "ruby_current_execution_context_ptr"}
 # Parts of the interpreter that GCC moved out of line (cold paths) have symbols of their own.
 _COLD = ("rb_vm_exec.cold", "ruby_exec_node.cold")
 
 # elf.h
 _ET_EXEC = 2
 _EM_AARCH64 = 183
-_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_TLS = 1, 2, 3, 7
+_PT_LOAD, _PT_INTERP, _PT_TLS = 1, 3, 7
 _PF_W = 2
-_DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 2, 5, 6, 7, 8, 23
 _DT_FLAGS_1 = 0x6FFFFFFB
 _DF_1_PIE = 0x08000000
-_RELA = struct.Struct("<QQq")
-_SYMBOL_SIZE = 24
 # DTPMOD64, TPOFF64 and TLSDESC of x86_64 and aarch64.
 _TLS_RELOCATIONS = {62: (16, 18, 36), _EM_AARCH64: (1028, 1030, 1031)}
 
 # Elf64_Ehdr.e_phoff; Elf64_Phdr and p_align in it.
 _E_PHOFF = 32
 _PHDR_SIZE, _P_ALIGN = 56, 48
-
-_MAX_TABLE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,8 @@ class RubyImage:
 
     Adding `bias` gives the address in the process. `is_program` tells a program (also a position
     independent one) from a shared library. `data` are the ranges (address, size) of initialized data,
-    `writable` those of all data, initialized or not.
+    `writable` those of all data, initialized or not. `hidden` is what its code tells of variables without a
+    symbol.
     """
 
     path: str
@@ -101,6 +100,7 @@ class RubyImage:
     tls_relocations: tuple[Relocation, ...] = ()
     data: tuple[tuple[int, int], ...] = ()
     writable: tuple[tuple[int, int], ...] = ()
+    hidden: HiddenPlaces = NOTHING_HIDDEN
 
     def symbol(self, name: str) -> ImageSymbol | None:
         """Return a symbol among those that matter, or None."""
@@ -136,7 +136,7 @@ def read_image(elf: ElfFile, mapping: Mapping) -> RubyImage:
         symbol = table.find(name)
         if symbol is not None:
             symbols[name] = ImageSymbol(symbol.value, symbol.size)
-    dynamic = _dynamic(elf)
+    dynamic = DynamicSection(elf)
     kinds = {segment.type for segment in elf.segments}
     version = symbols.get(VERSION_SYMBOL)
     return RubyImage(
@@ -145,7 +145,7 @@ def read_image(elf: ElfFile, mapping: Mapping) -> RubyImage:
         aarch64=elf.machine == _EM_AARCH64,
         is_program=elf.type == _ET_EXEC
         or _PT_INTERP in kinds
-        or bool(dynamic.get(_DT_FLAGS_1, 0) & _DF_1_PIE),
+        or bool(dynamic.entries.get(_DT_FLAGS_1, 0) & _DF_1_PIE),
         version=_text(elf, version.value) if version is not None else "",
         symbols=symbols,
         tls_segment=_tls_segment(elf),
@@ -155,6 +155,9 @@ def read_image(elf: ElfFile, mapping: Mapping) -> RubyImage:
             (segment.address, segment.memory_size)
             for segment in elf.segments
             if segment.type == _PT_LOAD and segment.flags & _PF_W
+        ),
+        hidden=find_hidden(
+            elf, table, context=not _CONTEXTS & symbols.keys(), loop="rb_vm_exec" not in symbols
         ),
     )
 
@@ -186,33 +189,6 @@ def _data(elf: ElfFile) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _dynamic(elf: ElfFile) -> dict[int, int]:
-    """Return the dynamic section as {tag: value}, empty for a static program."""
-    for segment in elf.segments:
-        if segment.type == _PT_DYNAMIC and segment.file_size < _MAX_TABLE:
-            raw = elf.read_virtual(segment.address, segment.file_size & ~15)
-            return {int(tag): int(value) for tag, value in struct.iter_unpack("<QQ", raw)}
-    return {}
-
-
-def _relocations(elf: ElfFile, dynamic: dict[int, int]) -> Iterator[Relocation]:
-    kinds = _TLS_RELOCATIONS.get(elf.machine, ())
-    for table, size in ((_DT_RELA, _DT_RELASZ), (_DT_JMPREL, _DT_PLTRELSZ)):
-        length = dynamic.get(size, 0) // _RELA.size * _RELA.size
-        if not dynamic.get(table) or not 0 < length < _MAX_TABLE:
-            continue
-        for offset, info, addend in _RELA.iter_unpack(elf.read_virtual(dynamic[table], length)):
-            if info & 0xFFFFFFFF in kinds:
-                yield Relocation(offset, info & 0xFFFFFFFF, _symbol_name(elf, dynamic, info >> 32), addend)
-
-
-def _symbol_name(elf: ElfFile, dynamic: dict[int, int], index: int) -> str:
-    if not index:
-        return ""
-    raw = elf.read_virtual(dynamic.get(_DT_SYMTAB, 0) + index * _SYMBOL_SIZE, 4)
-    start = dynamic.get(_DT_STRTAB, 0) + int.from_bytes(raw, "little")
-    # A name may end close to the segment's end: read it in small steps.
-    name = b""
-    while b"\0" not in name and len(name) < 256:
-        name += elf.read_virtual(start + len(name), 1)
-    return name.partition(b"\0")[0].decode("ascii", "replace")
+def _relocations(elf: ElfFile, dynamic: DynamicSection) -> Iterator[Relocation]:
+    for entry in dynamic.relocations(_TLS_RELOCATIONS.get(elf.machine, ())):
+        yield Relocation(entry.offset, entry.kind, dynamic.symbol_name(entry.symbol), entry.addend)

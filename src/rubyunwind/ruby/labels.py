@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["IseqBody", "is_same_iseq", "qualify_label", "read_iseq_body"]
+__all__ = ["ENSURE", "RESCUE", "IseqBody", "is_same_iseq", "qualify_label", "read_iseq_body"]
 
 # enum iseq_type (rb_iseq_type), vm_core.h: the same numbers in 2.5 to 4.0 (2.5 had one more at the end).
 _METHOD = 1
-_RESCUE = 4
-_ENSURE = 5
+RESCUE = 4
+ENSURE = 5
 _EVAL = 6
 _LAST_TYPE = 9
 
@@ -138,7 +138,7 @@ def qualify_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -
     """
     if layout.qualified_labels:
         for _ in range(_MAX_NESTING):
-            if body.kind not in (_RESCUE, _ENSURE, _EVAL) or not body.parent_iseq:
+            if body.kind not in (RESCUE, ENSURE, _EVAL) or not body.parent_iseq:
                 break
             body = _body_of(memory, layout, body.parent_iseq)
     if not prefix or not body.local_iseq:

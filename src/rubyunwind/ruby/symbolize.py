@@ -12,7 +12,7 @@ from rubyunwind.errors import RubyUnwindError
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.identifiers import IdentifierTable
-from rubyunwind.ruby.labels import IseqBody, is_same_iseq, read_iseq_body, readable_label
+from rubyunwind.ruby.labels import ENSURE, RESCUE, IseqBody, is_same_iseq, read_iseq_body, readable_label
 from rubyunwind.ruby.lines import BadLineTable, position_of
 from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
 from rubyunwind.ruby.strings import BadObject
@@ -130,6 +130,15 @@ class RubySymbolizer:
             return _unknown("Ruby code", iseq_body, error)
         _store(self._frames, key, (frame, code, method), self._cache_size)
         return frame
+
+    def folds(self, iseq_body: int) -> bool:
+        """Whether Ruby leaves the next frame towards the root out: this one is of a clause of that code."""
+        if not self._layout.folded_rescues:
+            return False
+        try:
+            return self._code(iseq_body, self._clock()).body.kind in (RESCUE, ENSURE)
+        except RubyUnwindError:
+            return False
 
     def cfunc_frame(self, method_entry: int, caller: Frame | None = None) -> Frame:
         """Return the frame of a C function, placed at `caller`, the next Ruby frame towards the root."""

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.process.memory import Memory
+    from rubyunwind.ruby.hidden import ThreadVariable
     from rubyunwind.ruby.image import Relocation, RubyImage
 
-__all__ = ["find_tls", "thread_context"]
+__all__ = ["CONTEXT_VARIABLE", "find_tls", "resolve", "thread_context", "uses_musl"]
 
 CONTEXT_VARIABLE = "ruby_current_ec"
 
@@ -47,8 +48,8 @@ _MOST_MODULES = 1 << 16
 def find_tls(image: RubyImage, memory: Memory, mappings: Iterable[Mapping]) -> RubyTLSInfo | None:
     """Return how to reach ruby_current_ec from a thread pointer, or None when the binary does not tell.
 
-    None: a Ruby before 3.0, one whose symbol is hidden in a stripped file, or a process in which the
-    dynamic linker has not run yet.
+    None: a Ruby before 3.0, one whose symbol is hidden in a stripped file (see uncover.py), or a process in
+    which the dynamic linker has not run yet.
     """
     symbol = image.symbol(CONTEXT_VARIABLE)
     if symbol is None:
@@ -56,7 +57,7 @@ def find_tls(image: RubyImage, memory: Memory, mappings: Iterable[Mapping]) -> R
     if image.is_program:
         return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=_executable_offset(image, symbol.value))
     try:
-        return _from_relocations(image, memory, symbol.value, _uses_musl(mappings))
+        return _from_relocations(image, memory, symbol.value, uses_musl(mappings))
     except MemoryReadError:
         return None
 
@@ -88,21 +89,43 @@ def _from_relocations(image: RubyImage, memory: Memory, offset: int, musl: bool)
     return None
 
 
+def resolve(image: RubyImage, memory: Memory, variable: ThreadVariable, musl: bool) -> RubyTLSInfo | None:
+    """Return how to reach a variable that was seen in code; None when its slot is not filled in yet.
+
+    Raises MemoryReadError.
+    """
+    if variable.model == "offset":
+        return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=variable.offset)
+    slot = image.bias + variable.slot
+    if variable.model == "slot":
+        value = _signed(memory.u64(slot))
+        return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=value + variable.offset) if value else None
+    if variable.model == "descriptor":
+        return _from_descriptor(image, memory, slot, musl, variable.offset)
+    module = memory.u64(slot)
+    if not 0 < module < _MOST_MODULES:
+        return None
+    # tls_index (psABI): what __tls_get_addr is given. The offset is 0 where one slot serves a whole file.
+    return _dtv(image, module, memory.u64(slot + 8) + variable.offset, musl)
+
+
 def _concerns(entry: Relocation) -> bool:
     return entry.symbol in ("", CONTEXT_VARIABLE)
 
 
-def _from_descriptor(image: RubyImage, memory: Memory, slot: int, musl: bool) -> RubyTLSInfo | None:
-    """Read a TLS descriptor {function, argument} that the dynamic linker has resolved."""
+def _from_descriptor(
+    image: RubyImage, memory: Memory, slot: int, musl: bool, more: int = 0
+) -> RubyTLSInfo | None:
+    """Read a TLS descriptor {function, argument} that the dynamic linker has resolved; `more` is added."""
     function, argument = memory.u64(slot), memory.u64(slot + 8)
     if not function:
         return None
     value = _signed(argument)
     if -_STATIC_REACH < value < _STATIC_REACH:
-        return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=value) if value else None
+        return RubyTLSInfo(kind=RubyTLSKind.STATIC, offset=value + more) if value else None
     # glibc's struct tlsdesc_dynamic_arg and musl's new_tls entry both begin with module id and offset.
     module, offset = memory.u64(argument), memory.u64(argument + 8)
-    return _dtv(image, module, offset, musl) if 0 < module < _MOST_MODULES else None
+    return _dtv(image, module, offset + more, musl) if 0 < module < _MOST_MODULES else None
 
 
 def _dtv(image: RubyImage, module: int, offset: int, musl: bool) -> RubyTLSInfo:
@@ -135,7 +158,8 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _uses_musl(mappings: Iterable[Mapping]) -> bool:
+def uses_musl(mappings: Iterable[Mapping]) -> bool:
+    """Whether the C library of a process is musl, whose thread-local storage is arranged in another way."""
     return any(mapping.path.rpartition("/")[2].startswith("ld-musl-") for mapping in mappings)
 
 

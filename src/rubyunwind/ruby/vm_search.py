@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["MAX_SEARCH", "find_vm_pointer"]
+__all__ = ["MAX_SEARCH", "find_vm_pointer", "is_vm"]
 
 MAX_SEARCH = 4 << 20
 """Bytes of data that are searched; libruby has some 100 KiB."""
@@ -43,14 +43,17 @@ def find_vm_pointer(memory: Memory, layout: Layout, start: int, length: int) -> 
             if value & 7 or not 4096 <= value < _HIGHEST or value in seen:
                 continue
             seen.add(value)
-            if _is_vm(memory, layout, value, layout.vm_main_ractor):
+            if is_vm(memory, layout, value):
                 return at + 8 * index
     return 0
 
 
-def _is_vm(memory: Memory, layout: Layout, vm: int, main_ractor: int) -> bool:
+def is_vm(memory: Memory, layout: Layout, vm: int) -> bool:
+    """Whether a VM, its main ractor and its main thread, which point to each other, begin at `vm`."""
+    if layout.vm_main_ractor is None:
+        return False
     try:
-        ractor, thread = memory.u64(vm + main_ractor), memory.u64(vm + layout.vm_main_thread)
+        ractor, thread = memory.u64(vm + layout.vm_main_ractor), memory.u64(vm + layout.vm_main_thread)
         if ractor & 7 or thread & 7 or min(ractor, thread) < 4096 or max(ractor, thread) >= _HIGHEST:
             return False
         # struct rb_thread_struct has `ractor` and `vm` side by side (vm_core.h, 3.0 to 4.0).

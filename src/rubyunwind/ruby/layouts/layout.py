@@ -107,6 +107,10 @@ class Layout:
     qualified_labels: bool
     """Thread::Backtrace::Location#label names the class (3.4)."""
 
+    folded_rescues: bool
+    """A backtrace leaves out the frame below one of a rescue or ensure clause: they are the same code (3.4,
+    rb_ec_partial_backtrace_object in vm_backtrace.c)."""
+
     context_symbol: str
     """The variable through which an execution context is found without TLS."""
 

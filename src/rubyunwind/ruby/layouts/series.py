@@ -70,6 +70,7 @@ _V2_5 = Layout(
     thread_native=None,
     thread_name=560,
     qualified_labels=False,
+    folded_rescues=False,
     context_symbol="ruby_current_execution_context_ptr",
     interpreter_symbol="ruby_exec_node",
 )
@@ -174,8 +175,8 @@ _V3_3 = replace(
     ractor_running_ec=384,
 )
 
-# v3_4_0: labels name the class; FL_SINGLETON becomes FL_USER1 (internal/class.h); the collector is
-# modular (rb_vm_struct.gc.objspace).
+# v3_4_0: labels name the class, and a rescue or ensure clause is one frame with its method; FL_SINGLETON
+# becomes FL_USER1 (internal/class.h); the collector is modular (rb_vm_struct.gc.objspace).
 _V3_4 = replace(
     _V3_3,
     series=(3, 4),
@@ -185,6 +186,7 @@ _V3_4 = replace(
     vm_objspace=1296,
     objspace_flags=20,
     qualified_labels=True,
+    folded_rescues=True,
 )
 
 # v4.0.0: rb_classext_t starts at 24, with the classpath at 128 and the attached object at 112 in it.
