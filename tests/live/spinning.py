@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from rubyunwind import Profiler, Sample
+from rubyunwind.profiler.user_profiler import UserProfiler
 
 PROGRAMS = Path(__file__).parent.parent / "ruby"
 RUBY = shutil.which("ruby") or "ruby"
@@ -21,6 +23,22 @@ RUBY = shutil.which("ruby") or "ruby"
 PATIENCE = 30.0
 
 Location = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruby:
+    """An interpreter and where it finds tests/ruby. With a `root`, both are paths in that file system."""
+
+    program: str = RUBY
+    programs: str = str(PROGRAMS)
+    root: Path | None = None
+
+    def command(self, name: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+        inside = ["chroot", str(self.root)] if self.root else []
+        return [*inside, self.program, "--disable-gems", *options, f"{self.programs}/{name}", *arguments]
+
+
+HERE = Ruby()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +61,32 @@ def _cpu_ticks(pid: int, tid: int) -> int:
     return int(fields.split()[11])  # utime of proc(5), in ticks of 10 ms
 
 
-def _wait_for_the_spin(pid: int, tid: int) -> None:
-    """A thread that has used two ticks more is done with printing."""
-    end, before = time.monotonic() + PATIENCE, _cpu_ticks(pid, tid)
-    while _cpu_ticks(pid, tid) < before + 2 and time.monotonic() < end:
+def _wait_for_the_spin(pid: int, threads: int) -> None:
+    """Threads that have used two ticks more are done with printing. Ruby 2.7 does not tell which they are."""
+    tids = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+    end, before = time.monotonic() + PATIENCE, {tid: _cpu_ticks(pid, tid) for tid in tids}
+    while time.monotonic() < end:
+        if sum(_cpu_ticks(pid, tid) >= before[tid] + 2 for tid in tids) >= threads:
+            return
         time.sleep(0.005)
 
 
 @contextmanager
 def spinning(
-    name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = ()
+    name: str, *arguments: str, threads: int = 1, options: tuple[str, ...] = (), ruby: Ruby = HERE
 ) -> Iterator[Spinning]:
     """Run tests/ruby/NAME until it spins."""
     process = subprocess.Popen(
-        [RUBY, "--disable-gems", *options, str(PROGRAMS / name), *arguments],
+        ruby.command(name, *arguments, options=options),
         stdout=subprocess.PIPE,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
     try:
         assert process.stdout is not None
-        said = [json.loads(process.stdout.readline()) for _ in range(threads)]
-        for one in said:
-            _wait_for_the_spin(process.pid, one["tid"] or process.pid)
+        lines = [process.stdout.readline() for _ in range(threads)]
+        assert all(lines), f"{name} ended before it printed its stack"
+        said = [json.loads(line) for line in lines]
+        _wait_for_the_spin(process.pid, threads)
         yield Spinning(
             process.pid,
             tuple((one["tid"] or 0, tuple((p, n, label) for p, n, label in one["frames"])) for one in said),
@@ -83,7 +105,15 @@ def locations(sample: Sample) -> tuple[Location, ...]:
     )
 
 
-def gather(profiler: Profiler, count: int) -> list[Sample]:
+def difference(found: tuple[Location, ...], expected: tuple[Location, ...]) -> str:
+    """Say where a stack leaves the expected one; "" if it does not."""
+    for index, (one, other) in enumerate(zip_longest(found, expected, fillvalue="nothing")):
+        if one != other:
+            return f"frame {index} of {len(found)} is {one}, expected {other} of {len(expected)}"
+    return ""
+
+
+def gather(profiler: Profiler | UserProfiler, count: int) -> list[Sample]:
     """Poll until `count` samples came. Fails if they do not."""
     samples: list[Sample] = []
     end = time.monotonic() + PATIENCE

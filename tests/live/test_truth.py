@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import zip_longest
 
 import pytest
 
 from rubyunwind import Profiler, Sample
 
-from .spinning import gather, locations, spinning
+from .spinning import Location, difference, gather, locations, spinning
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -23,12 +22,9 @@ def exactness(samples: list[Sample], expected: object) -> float:
     return sum(locations(sample) == expected for sample in samples) / len(samples)
 
 
-def first_difference(samples: list[Sample], expected: tuple[object, ...]) -> str:
+def first_difference(samples: list[Sample], expected: tuple[Location, ...]) -> str:
     """Say where the first stack that is not the expected one leaves it."""
-    other = next((locations(sample) for sample in samples if locations(sample) != expected), ())
-    pairs = zip_longest(other, expected, fillvalue="nothing")
-    index, pair = next(((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1]), (0, ("", "")))
-    return f"frame {index} of {len(other)} is {pair[0]}, expected {pair[1]} of {len(expected)}"
+    return next(filter(None, (difference(locations(sample), expected) for sample in samples)), "")
 
 
 @pytest.mark.parametrize(
