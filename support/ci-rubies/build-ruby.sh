@@ -46,6 +46,7 @@ work=$(mktemp -d "$rubies/.work-$series.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 package=ruby$series
+die() { skip "ruby $series: $*"; } # of what own_apt needs
 own_apt "$work/apt" "$(dpkg --print-architecture)" "${suites[@]}"
 apt() { "$1" "${apt_options[@]}" -qq "${@:2}" 2>"$work/errors"; }
 why() { sed -n 's/^[EW]: //p' "$work/errors" | sed -n 1p; }
@@ -84,6 +85,9 @@ for deb in "$work"/debs/*.deb; do
     --exclude='./usr/share/doc' --exclude='./usr/share/man' --exclude='./usr/share/locale' --exclude='./usr/share/ri'
 done
 mkdir -p "$work/root/tmp" "$work/root/programs"
-[ -x "$work/root/usr/bin/$package" ] || die "$package $version has no /usr/bin/$package; Debian may have split it anew"
+if [ ! -x "$work/root/usr/bin/$package" ]; then
+  say "$package $version has no /usr/bin/$package; Debian may have split it anew"
+  exit 1
+fi
 mv "$work/root" "$root"
 echo "$root"

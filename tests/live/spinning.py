@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -54,19 +54,21 @@ class Spinning:
         return stack
 
 
-def _cpu_ticks(pid: int, tid: int) -> int:
-    fields = (
-        Path(f"/proc/{pid}/task/{tid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-    )
-    return int(fields.split()[11])  # utime of proc(5), in ticks of 10 ms
+def _cpu_ticks(pid: int) -> dict[int, int]:
+    """Return what each thread has used: utime of proc(5), in ticks of 10 ms."""
+    ticks = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            fields = (thread / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+            ticks[int(thread.name)] = int(fields.split()[11])
+    return ticks
 
 
 def _wait_for_the_spin(pid: int, threads: int) -> None:
     """Threads that have used two ticks more are done with printing. Ruby 2.7 does not tell which they are."""
-    tids = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
-    end, before = time.monotonic() + PATIENCE, {tid: _cpu_ticks(pid, tid) for tid in tids}
+    end, before = time.monotonic() + PATIENCE, _cpu_ticks(pid)
     while time.monotonic() < end:
-        if sum(_cpu_ticks(pid, tid) >= before[tid] + 2 for tid in tids) >= threads:
+        if sum(ticks >= before.get(tid, 0) + 2 for tid, ticks in _cpu_ticks(pid).items()) >= threads:
             return
         time.sleep(0.005)
 

@@ -59,7 +59,8 @@ def circumstances(roots: Iterable[Root], skipped: Iterable[str]) -> Iterator[str
     """Say on what, of what and when the tables were made."""
     packages = ", ".join(f"ruby{root.series} {root.package}" for root in roots)
     when = datetime.now(timezone.utc).date().isoformat()
-    yield f"`make truth` of {when}: Linux {platform.release()}, {platform.machine()}, {os.cpu_count()} CPUs."
+    kernel = platform.release().partition("-")[0]
+    yield f"`make truth` of {when}: Linux {kernel}, {platform.machine()}, {os.cpu_count()} CPUs."
     yield f"Debian's packages: {packages}."
     yield from (f"Skipped: {reason}" for reason in skipped)
     yield ""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import chain
+
+from live.spinning import Ruby
 
 from .cells import Cell, cells_of
 from .page import PAGE, circumstances, tables, write
@@ -30,12 +33,11 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _cells(root: Root, program: Program) -> list[Cell]:
+def _cells(ruby: Ruby, program: Program) -> list[Cell]:
     """Return a program's cells; if it cannot be run, or gives no samples, they say why."""
     cells: list[Cell] = []
     try:
-        with ruby_in(root) as ruby:
-            cells += cells_of(ruby, program, WAYS, SAMPLES)
+        cells += cells_of(ruby, program, WAYS, SAMPLES)
     except (AssertionError, RuntimeError) as error:
         missing = WAYS[len(cells) :]
         cells += [Cell(str(program), way, 0, 0, 0, str(error).splitlines()[0]) for way in missing]
@@ -55,8 +57,8 @@ def main() -> int:
             skipped.append(str(reason))
             continue
         found[root] = []
-        for program in PROGRAMS:
-            for cell in _cells(root, program):
+        with ruby_in(root) as ruby:
+            for cell in chain.from_iterable(_cells(ruby, program) for program in PROGRAMS):
                 found[root].append(cell)
                 said = f"{cell.exact} of {cell.samples}" + (" (cut)" if cell.cut else "")
                 print(f"{series:4} {cell.way:7} {cell.program:34} {said:16} {cell.difference}", flush=True)

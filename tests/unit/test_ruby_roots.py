@@ -80,6 +80,15 @@ def test_without_a_network_it_is_skipped_with_the_reason_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "rubyunwind/rubies").iterdir()] == ["3.3.lock"]
 
 
+def test_a_machine_whose_sources_name_no_archive_of_debian_is_a_reason_to_skip(
+    tmp_path: Path, fakes: str
+) -> None:
+    (tmp_path / "fakes/apt-get").write_text("#!/bin/sh\nexit 0\n")
+    done = build("3.3", cache=tmp_path, PATH=fakes)
+    assert done.returncode == 77
+    assert done.stderr.startswith("skipped: ruby 3.3: the apt sources of this machine name no Debian archive")
+
+
 def fake_script(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     script = folder / "build-ruby.sh"
     script.write_text(f"#!/bin/sh\n{text}\n")
