@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
 
 from rubyunwind.profiler.backends import CHAIN, WALKER
@@ -36,8 +37,8 @@ def text(cell: Cell | None) -> str:
     return f"{counts}, cut" if cell.cut else counts
 
 
-def tables(found: Mapping[Root, Iterable[Cell]]) -> Iterator[str]:
-    """Return the lines of the tables, and below them what the first wrong sample of a cell was."""
+def tables(found: Mapping[Root, Collection[Cell]]) -> Iterator[str]:
+    """Return the lines of the tables, and below them what the first wrong sample of a Ruby and way was."""
     roots = sorted(found, key=lambda root: root.series)
     cells = {(root, cell.way, cell.program): cell for root in roots for cell in found[root]}
     for way in WAYS:
@@ -50,9 +51,11 @@ def tables(found: Mapping[Root, Iterable[Cell]]) -> Iterator[str]:
                 f"| {program} | " + " | ".join(text(cells.get((root, way, program))) for root in roots) + " |"
             )
         yield ""
-    for (root, way, program), cell in cells.items():
-        if not cell.good:
-            yield f"- {root.series}, {way}, {program}: {cell.difference or 'no samples'}"
+    for root, way in product(roots, WAYS):
+        wrong = [cell for cell in found[root] if cell.way == way and not cell.good]
+        if wrong:
+            first = f"the first is {wrong[0].program}: {wrong[0].difference or 'no samples'}"
+            yield f"- {root.series}, {way}: {len(wrong)} of {len(PROGRAMS)} programs differ, {first}"
 
 
 def circumstances(roots: Iterable[Root], skipped: Iterable[str]) -> Iterator[str]:

@@ -39,17 +39,25 @@ def known() -> list[str]:
     return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
 
 
-@functools.cache
 def root_of(series: str, *, refresh: bool = False) -> Root:
-    """Return the root of a series, made now if there is none yet."""
+    """Return the root of a series, made now if there is none yet. What came of it is remembered."""
+    found = _look_for(series, refresh)
+    if isinstance(found, str):
+        raise CannotBeHad(found)
+    return found
+
+
+@functools.cache
+def _look_for(series: str, refresh: bool) -> Root | str:
+    """Return the root, or why there is none."""
     if os.geteuid() != 0:
-        raise CannotBeHad(f"ruby {series}: chroot needs root")
+        return f"ruby {series}: chroot needs root"
     options = ["--refresh"] if refresh else []
     done = subprocess.run(
         [SCRIPTS / "build-ruby.sh", *options, series], capture_output=True, text=True, check=False
     )
     if done.returncode == _CANNOT_BE_HAD:
-        raise CannotBeHad(done.stderr.splitlines()[-1].removeprefix(_SKIPPED))
+        return done.stderr.splitlines()[-1].removeprefix(_SKIPPED)
     if done.returncode:
         raise RuntimeError(f"build-ruby.sh {series} failed:\n{done.stderr}")
     path = Path(done.stdout.strip())

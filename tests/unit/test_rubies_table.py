@@ -134,7 +134,9 @@ def test_the_tables_replace_those_of_the_page_and_nothing_above(tmp_path: Path) 
     assert "old" not in text_of
     assert "| program | 2.7 | 3.1 |" in text_of
     assert f"| {first} | **8 of 9** | 9 of 9 |" in text_of
-    assert text_of.endswith(f"- 2.7, {WALKER}, {first}: frame 1 of 2\n")
+    assert text_of.endswith(
+        f"- 2.7, {WALKER}: 1 of {len(PROGRAMS)} programs differ, the first is {first}: frame 1 of 2\n"
+    )
 
 
 def test_a_page_without_a_place_for_tables_is_left_alone(tmp_path: Path) -> None:
