@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels soak rails wheels
+.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -23,6 +23,7 @@ help:
 	@echo 'make test      unit and live tests'
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
+	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
 	@echo 'make soak      ten minutes of code that comes and goes, without one wrong frame (SOAK_SECONDS=300)'
 	@echo 'make rails     record Redmine under load: at least 99 % of the stacks are whole'
 	@echo 'make wheels    build the package for amd64 and arm64 into dist/'
@@ -65,6 +66,13 @@ test-vm:
 # Every kernel that support/ci-kernels/kernels.list names; a table for each machine.
 test-kernels:
 	@status=0; for arch in amd64 arm64; do ARCH=$$arch ./run-tests.sh all || status=1; done; exit $$status
+
+# Every Ruby that support/ci-rubies/rubies.list names; the tables go into docs/rubies.md.
+# TRUTH_ARGS='--refresh 3.3': some of them, in their newest version; tables are written only when all ran.
+TRUTH_ARGS ?= --write
+truth:
+	@$(SETUP) test
+	@PYTHONPATH=tests $(BIN)/python -m rubies.run $(TRUTH_ARGS)
 
 # Ten minutes in which code is loaded, removed, collected and moved: SOAK_SECONDS for each unwinder.
 SOAK_SECONDS ?= 300

@@ -9,7 +9,7 @@
 #
 # RAILS_SECONDS (default 15), RAILS_RATE (default 199). The root is kept in the cache.
 set -euo pipefail
-. "$(dirname "$0")/ci-kernels/common.sh"
+. "$(dirname "$0")/debian.sh"
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || die "it needs root: debootstrap, chroot, and BPF"
 seconds=${RAILS_SECONDS:-15} rate=${RAILS_RATE:-199} suite=bookworm

@@ -28,7 +28,7 @@ case $arch in
 esac
 [ "$arch" != "$(dpkg --print-architecture 2>/dev/null)" ] || cross=
 command -v "${cross}gcc" >/dev/null || missing+=("gcc${cross:+-aarch64-linux-gnu}")
-echo '#include <libelf.h>' | cc -E - >/dev/null 2>&1 || missing+=(libelf-dev)
+cc -E - <<<'#include <libelf.h>' >/dev/null 2>&1 || missing+=(libelf-dev)
 [ ${#missing[@]} -eq 0 ] || die "a kernel cannot be built without: ${missing[*]} (Debian packages of these names)"
 
 # ---- the sources -------------------------------------------------------------------------------

@@ -41,18 +41,9 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
-mkdir -p "$dir" "$work/lists/partial" "$work/cache/archives/partial" "$work/deb"
-: >"$work/status"
-key=$(keyring)
-for suite in $suites; do
-  echo "deb [signed-by=$key arch=$arch] $(archive_of "$suite") $suite main"
-done >"$work/sources.list"
-apt_options=(
-  -o "APT::Architecture=$arch" -o "APT::Architectures::=$arch" -o APT::Sandbox::User=root
-  -o "Dir::State=$work" -o "Dir::State::lists=$work/lists" -o "Dir::State::status=$work/status"
-  -o "Dir::Cache=$work/cache" -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=-
-  -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false
-)
+mkdir -p "$dir" "$work/deb"
+# shellcheck disable=SC2086
+own_apt "$work" "$arch" $suites
 
 say "looking for the newest $version cloud kernel in$suites"
 apt-get "${apt_options[@]}" -qq update >&2

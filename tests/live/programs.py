@@ -21,7 +21,8 @@ _NEEDS = re.compile(rb"^# Needs Ruby (\d+)\.(\d+)\.$", re.MULTILINE)
 class Program:
     """A program and how it is run; `threads` is how many stacks it prints, `options` are the interpreter's.
 
-    `share` of its samples must be exact: all where nothing but the line that was printed runs.
+    `share` of its samples must be exact: all where nothing but the line that was printed runs. `reason` is
+    why the native walk does not reach the root, if it does not; the Ruby frames are exact all the same.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Program:
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     share: float = 1.0
+    reason: str | None = None
 
     @property
     def path(self) -> Path:
@@ -48,7 +50,12 @@ class Program:
         return "--yjit" in self.options
 
     def __str__(self) -> str:
-        words = (*self.environment.values(), *self.options, self.name.removesuffix(".rb"), *self.arguments)
+        words = (
+            *self.environment.values(),
+            *self.options[:1],
+            self.name.removesuffix(".rb"),
+            *self.arguments,
+        )
         return " ".join(words)
 
 
@@ -79,10 +86,12 @@ PROGRAMS = [
     Program("blocks_and_bmethods.rb"),
     Program("blocks_and_bmethods.rb", options=YJIT),
     Program("bounces.rb", ("11",)),
+    Program("bounces.rb", ("200",)),
     Program("callables.rb"),
     Program("callables.rb", options=YJIT),
     Program("callbacks_from_c.rb"),
-    Program("callbacks_from_c.rb", options=YJIT),
+    # For Hash literals with many keys YJIT of 3.1 pushes two words more, which no rule knows of.
+    Program("callbacks_from_c.rb", options=YJIT, reason="unmapped pc"),
     Program("callbacks_from_extensions.rb"),
     Program("class_bodies.rb"),
     Program("data_objects.rb"),
@@ -125,6 +134,8 @@ PROGRAMS = [
     Program("pattern_matching.rb"),
     Program("ractor.rb"),
     Program("recursion.rb", ("100",)),
+    Program("recursion.rb", ("1000",)),
+    Program("recursion_100_deep.rb"),
     Program("recursion.rb", ("100",), environment=BIG_STACKS),
     Program("recursion.rb", ("100",), options=YJIT),
     Program("refinements.rb"),
@@ -141,13 +152,15 @@ PROGRAMS = [
     Program("two_spinning_threads.rb", threads=2),
 ]
 
+# What does something else than to spin on one line.
+OTHERS = {"allocating.rb", "collecting.rb", "kernel_readers.rb", "oracle.rb", "reloading.rb"}
 
-def runnable(*ruby: str, among: Sequence[Program] = PROGRAMS) -> list[Program]:
-    """Return the programs that a Ruby can run; `ruby` is the command that starts it."""
+
+def runnable(start: Sequence[str], among: Sequence[Program] = PROGRAMS) -> list[Program]:
+    """Return the programs that a Ruby can run; `start` is the command that starts it."""
 
     def says(*arguments: str) -> str:
-        command = [*ruby, "--disable-gems", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False).stdout
 
     version = tuple(int(part) for part in says("-e", "print RUBY_VERSION[/\\d+\\.\\d+/]").split("."))
     jit = says(*YJIT, "-e", "print RubyVM::YJIT.enabled?") == "true"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from rubyunwind import Profiler, Sample
 from rubyunwind.bpf import PerfBuffer
+from rubyunwind.profiler.user_profiler import UserProfiler
 
 from .programs import FOLDER, Program
 
@@ -28,6 +30,27 @@ RUBY = shutil.which("ruby") or "ruby"
 PATIENCE = 30.0
 
 Location = tuple[str, int, str]
+
+# Programs look up their threads in /proc. The mount is gone with the last process that sees it.
+_IN_ROOT = 'mkdir -p "$0/proc" && mount --bind /proc "$0/proc" && exec chroot "$0" "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Ruby:
+    """An interpreter and where it finds tests/ruby. With a `root`, both are paths in that file system."""
+
+    program: str = RUBY
+    programs: str = str(PROGRAMS)
+    root: Path | None = None
+
+    @property
+    def start(self) -> list[str]:
+        """The command, which options may follow."""
+        inside = ["unshare", "--mount", "sh", "-c", _IN_ROOT, str(self.root)] if self.root else []
+        return [*inside, self.program, "--disable-gems"]
+
+
+HERE = Ruby()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +92,18 @@ def spinning(
     threads: int = 1,
     options: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    ruby: Ruby = HERE,
 ) -> Iterator[Spinning]:
     """Run tests/ruby/NAME until it spins."""
     process = subprocess.Popen(
-        [RUBY, "--disable-gems", *options, str(PROGRAMS / name), *arguments],
+        [*ruby.start, *options, f"{ruby.programs}/{name}", *arguments],
         stdout=subprocess.PIPE,
         env={**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})},
     )
     pids = {process.pid}
     try:
         assert process.stdout is not None
-        said = [_said(process.stdout.readline()) for _ in range(threads)]
+        said = [_said(name, process.stdout.readline()) for _ in range(threads)]
         pid = said[0]["pid"]
         pids.add(pid)
         for one in said:
@@ -97,7 +121,7 @@ def spinning(
         process.communicate()
 
 
-def started(program: Program) -> AbstractContextManager[Spinning]:
+def started(program: Program, ruby: Ruby = HERE) -> AbstractContextManager[Spinning]:
     """Run a program of the list until it spins."""
     return spinning(
         program.name,
@@ -105,11 +129,13 @@ def started(program: Program) -> AbstractContextManager[Spinning]:
         threads=program.threads,
         options=program.options,
         environment=program.environment,
+        ruby=ruby,
     )
 
 
-def _said(line: bytes) -> dict[str, Any]:
+def _said(name: str, line: bytes) -> dict[str, Any]:
     """Return what a program printed; a Ruby that lacks what the program is about makes the test skip."""
+    assert line, f"{name} ended before it printed its stack"
     said: dict[str, Any] = json.loads(line)
     if "unavailable" in said:
         pytest.skip(said["unavailable"])
@@ -125,7 +151,15 @@ def locations(sample: Sample) -> tuple[Location, ...]:
     )
 
 
-def gather(profiler: Profiler, count: int) -> list[Sample]:
+def difference(found: tuple[Location, ...], expected: tuple[Location, ...]) -> str:
+    """Say where a stack leaves the expected one; "" if it does not."""
+    for index, (one, other) in enumerate(zip_longest(found, expected, fillvalue="nothing")):
+        if one != other:
+            return f"frame {index} of {len(found)} is {one}, expected {other} of {len(expected)}"
+    return ""
+
+
+def gather(profiler: Profiler | UserProfiler, count: int) -> list[Sample]:
     """Poll until `count` samples came. Fails if they do not."""
     samples: list[Sample] = []
     end = time.monotonic() + PATIENCE

@@ -39,7 +39,7 @@ class Odd
   def 日本
     yield
   end
-  prepend(Module.new { def 日本 = super })
+  prepend(Module.new { def 日本; super; end })
 
   def [](key)
     yield key
@@ -64,7 +64,7 @@ class Body
   "x".überlang { Ghost.new.boo { SINGLE.single { Odd.klass { Odd.new.日本 { Odd.new.evaluated {
     Odd.new.send("a;b") { Odd.new.send(%(say "hi" 'there')) { Odd.new.send("two\nlines") {
       Odd.new.send(:[], 1) { (Odd.new <=> lambda {
-        anonymous = Class.new { def inside = yield }
+        anonymous = Class.new { def inside; yield; end }
         Odd.new.a_name_that_is_longer_than_the_twenty_four_bytes_which_fit_into_an_object {
           anonymous.new.inside { eval("[1].each { instance_eval { expect(caller_locations(0)); nil while true } }") }
         }

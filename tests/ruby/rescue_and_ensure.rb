@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Code that runs in rescue and ensure clauses, in a method that uses $~ (an svar stands before its method entry).
+# Code that runs in rescue and ensure clauses, also in one another, in a method that uses $~ (an svar stands before
+# its method entry).
 
 require_relative "oracle"
 
@@ -8,7 +9,21 @@ class Careful
     "text" =~ /(ex)/
     raise $1
   rescue RuntimeError
-    [1].each { ensuring }
+    [1].each { nested }
+  end
+
+  def nested
+    raise "first"
+  rescue RuntimeError
+    begin
+      raise "second"
+    rescue RuntimeError
+      begin
+        raise "third"
+      ensure
+        ensuring
+      end
+    end
   end
 
   def ensuring

@@ -50,16 +50,17 @@ class RubyMemory:
     def poke(self, address: int, value: int) -> None:
         self.write(address, struct.pack("<Q", value & (1 << 64) - 1))
 
-    def string(self, text: str | bytes, *, heap: bool | None = None) -> int:
+    def string(self, text: str | bytes, *, heap: bool | None = None, frozen: bool = True) -> int:
+        flags = 0x5 | frozen << 11
         raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         if heap is None:
             heap = len(raw) > _EMBEDDED_LIMIT
         if heap:
-            return self.words(0x5 | 1 << 13, 0, len(raw), self.place(raw), 0)
+            return self.words(flags | 1 << 13, 0, len(raw), self.place(raw), 0)
         if self.layout.string_embedded_len_in_object:
-            head = struct.pack("<3Q", 0x5, 0, len(raw))
+            head = struct.pack("<3Q", flags, 0, len(raw))
         else:
-            head = struct.pack("<2Q", 0x5 | len(raw) << 14, 0)
+            head = struct.pack("<2Q", flags | len(raw) << 14, 0)
         return self.place((head + raw).ljust(40, b"\0"))
 
     def array(self, *elements: int, heap: bool = False) -> int:

@@ -264,6 +264,18 @@ def test_an_iseq_of_the_same_shape_whose_label_has_another_text_is_another_one()
     assert symbolizer.believed_for(clock.now) < 0.01 < symbolizer.believed_for(clock.now + 60)
 
 
+@pytest.mark.parametrize("version", ["2.7.4", "3.1.2", "3.4.1"])
+@pytest.mark.parametrize("member", ["location_label", "location_pathobj"])
+def test_a_string_of_the_program_in_the_place_of_a_freed_name_is_no_name(version: str, member: str) -> None:
+    memory, symbolizer, _ = process(version)
+    _, body = memory.iseq("run", lines=memory.one_line(3))
+    place = body + memory.layout.body_location + getattr(memory.layout, member)
+    memory.poke(place, memory.string("0-xxxx", frozen=False))
+    frame = symbolizer.ruby_frame(body, code_of(memory, body))
+    assert (frame.kind, frame.name) == ("unknown", "[Ruby code that was freed]")
+    assert "may change" in (frame.label or "")
+
+
 def test_memory_that_became_another_iseq_gets_the_new_name() -> None:
     clock = Clock()
     memory, symbolizer, _ = process("3.1.2", clock=clock, recheck_after=1.0)
@@ -336,6 +348,6 @@ def test_a_label_that_is_a_constant_of_ruby_is_known_without_reading_it(version:
     for body in (main, method):
         label = memory.u64(body + memory.layout.body_location + memory.layout.location_label)
         nowhere = 0x1000
-        memory.write(label, struct.pack("<5Q", 0x5 | 1 << 13, 0, 6, nowhere, 0))
+        memory.write(label, struct.pack("<5Q", 0x5 | 1 << 11 | 1 << 13, 0, 6, nowhere, 0))
     assert symbolizer.ruby_frame(main, code_of(memory, main)).label == "<main>"
     assert symbolizer.ruby_frame(method, code_of(memory, method)).kind == "unknown"

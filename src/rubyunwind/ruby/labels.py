@@ -118,7 +118,7 @@ def read_iseq_body(memory: Memory, layout: Layout, body: int) -> IseqBody:
 
 def _label(memory: Memory, layout: Layout, value: int, kind: int) -> str:
     try:
-        return read_string(memory, layout, value)
+        return read_string(memory, layout, value, frozen=True)
     except MemoryReadError:
         known = _LITERAL_LABELS.get((kind, string_length(memory, layout, value)))
         if known is None:

@@ -46,6 +46,7 @@ _TYPE_MASK = 0x1F
 # RSTRING_NOEMBED and RARRAY_EMBED_FLAG are both FL_USER1 (1 << 13): set means "on the heap" for a string
 # and "inside the object" for an array. Embedded string lengths sat in FL_USER2..6 up to 3.1.
 _FL_USER1 = 1 << 13
+_FL_FREEZE = 1 << 11  # the same since before 2.5
 _STRING_LEN_SHIFT = 14
 _STRING_LEN_MASK = 0x1F
 
@@ -71,15 +72,18 @@ def _object(memory: Memory, value: int, what: str) -> tuple[int, ...]:
     return _OBJECT.unpack(memory.read(value, _OBJECT.size))
 
 
-def read_string_bytes(memory: Memory, layout: Layout, value: int) -> bytes:
+def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: bool = False) -> bytes:
     """Return the bytes of the String at `value`, at most MAX_STRING of them.
 
-    Raises BadObject when it is no String, MemoryReadError when it cannot be read.
+    Raises BadObject when it is no String, or is to be a frozen one and is not; MemoryReadError when it cannot
+    be read.
     """
     words = _object(memory, value, "a string")
     flags = words[0]
     if object_type(flags) != T_STRING:
         raise BadObject(f"the object at {value:#x} is no String (type {object_type(flags):#x})")
+    if frozen and not flags & _FL_FREEZE:
+        raise BadObject(f"the String at {value:#x} is one that may change: the one before it was freed")
     if flags & _FL_USER1:
         return _bounded(memory, words[3], words[2])
     if layout.string_embedded_len_in_object:
@@ -105,9 +109,13 @@ def _bounded(memory: Memory, address: int, length: int) -> bytes:
     return memory.read(address, min(length, MAX_STRING)) if length else b""
 
 
-def read_string(memory: Memory, layout: Layout, value: int) -> str:
-    """Return the String at `value` as text; bytes that are no UTF-8 become surrogates (surrogateescape)."""
-    return read_string_bytes(memory, layout, value).decode("utf-8", "surrogateescape")
+def read_string(memory: Memory, layout: Layout, value: int, *, frozen: bool = False) -> str:
+    """Return the String at `value` as text; bytes that are no UTF-8 become surrogates (surrogateescape).
+
+    The names of code are frozen (rb_fstring in prepare_iseq_build and rb_iseq_pathobj_new, iseq.c): with
+    `frozen` most of what comes to their place once the code is freed is not taken for one.
+    """
+    return read_string_bytes(memory, layout, value, frozen=frozen).decode("utf-8", "surrogateescape")
 
 
 def array_element(memory: Memory, value: int, index: int) -> int:
@@ -130,5 +138,5 @@ def path_of(memory: Memory, layout: Layout, pathobj: int) -> str:
     """Return the path as Ruby was given it: pathobj is that String, or the Array [path, realpath]."""
     words = _object(memory, pathobj, "a path")
     if object_type(words[0]) == T_ARRAY:
-        return read_string(memory, layout, array_element(memory, pathobj, 0))
-    return read_string(memory, layout, pathobj)
+        return read_string(memory, layout, array_element(memory, pathobj, 0), frozen=True)
+    return read_string(memory, layout, pathobj, frozen=True)

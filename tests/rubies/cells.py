@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cell of the table: a program that spins, sampled in one way and held against Ruby's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from live.programs import Program
+from live.spinning import Location, Ruby, Spinning, difference, gather, locations, started
+from rubyunwind import Profiler, Sample
+from rubyunwind.abi import MAX_NON_ERROR_FRAME_UNWINDS
+from rubyunwind.profiler.backends import CHAIN, WALKER
+from rubyunwind.profiler.reasons import LIMIT, TAIL_CALLS
+from rubyunwind.profiler.user_profiler import UserProfiler
+
+# What samples: the two unwinders of the kernel side, and the reader from user space.
+USER = "user"
+WAYS = (WALKER, CHAIN, USER)
+RATE = 299
+# Turns between Ruby and C that fit the chain's tail calls.
+_TURNS = 13
+
+Stack = tuple[Location, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How many samples were exact, how many of those were cut, as they may be, and the first difference."""
+
+    program: str
+    way: str
+    exact: int
+    samples: int
+    cut: int = 0
+    difference: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.exact == self.samples > 0 and not self.difference
+
+
+def _profiler(way: str, pid: int) -> Profiler | UserProfiler:
+    return UserProfiler([pid], rate=RATE) if way == USER else Profiler([pid], rate=RATE, unwinder=way)
+
+
+def _had_no_room(sample: Sample, way: str) -> bool:
+    """Whether a stack was cut by a limit of the chain, or of the record from user space, and reaches it."""
+    kinds = [frame.kind for frame in sample.frames if frame.kind != "kernel"]
+    if way == WALKER or not locations(sample):
+        return False
+    if sample.reason == TAIL_CALLS:
+        return (
+            way == CHAIN and sum(ours for ours, _ in groupby(kinds, {"ruby", "cfunc"}.__contains__)) >= _TURNS
+        )
+    return sample.reason == LIMIT and len(kinds) >= MAX_NON_ERROR_FRAME_UNWINDS
+
+
+def fault(sample: Sample, stack: Stack, way: str, reason: str | None) -> str:
+    """Return what a sample has other than the printed stack; "" if nothing."""
+    found = locations(sample)
+    if _had_no_room(sample, way):
+        # What there is of it has to be right.
+        return difference(found, stack[: len(found)])
+    if other := difference(found, stack):
+        return f"{other} ({sample.reason or 'complete'})"
+    if sample.reason in (None, reason):
+        return ""
+    return f"the Ruby frames are right, but it is not complete: {sample.reason}"
+
+
+def judge(program: Program, way: str, running: Spinning, samples: list[Sample]) -> Cell:
+    """Hold samples against what their thread printed, or any thread did where Ruby does not know ids."""
+    exact = cut = judged = 0
+    first = ""
+    seen: set[Stack] = set()
+    for sample in samples:
+        stacks = [stack for tid, stack in running.stacks if tid in (0, sample.tid)]
+        faults = {fault(sample, stack, way, program.reason): stack for stack in stacks}
+        judged += bool(stacks)  # other threads have printed nothing
+        if "" in faults:
+            exact += 1
+            cut += _had_no_room(sample, way)
+            seen.add(faults[""])
+        elif faults:
+            first = first or next(iter(faults))
+    spinning = {stack for tid, stack in running.stacks if tid not in running.waiting}
+    if not first and not spinning <= seen:
+        first = "a thread that spins was never sampled"
+    return Cell(str(program), way, exact, judged, cut, first)
+
+
+def cells_of(ruby: Ruby, program: Program, ways: Iterable[str], count: int) -> Iterator[Cell]:
+    """Start a program once and sample it in each way."""
+    with started(program, ruby) as running:
+        for way in ways:
+            with _profiler(way, running.pid) as profiler:
+                samples = gather(profiler, count * (len(running.stacks) - len(running.waiting)))
+            yield judge(program, way, running, samples)

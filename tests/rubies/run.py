@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the whole table, prints each cell as it comes and ends with status 1 if one is not exact.
+
+python -m rubies.run [--refresh] [--write] [SERIES...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import chain
+
+import pytest
+
+from live.programs import Program, runnable
+from live.spinning import Ruby
+
+from .cells import WAYS, Cell, cells_of
+from .page import PAGE, circumstances, tables, write
+from .roots import CannotBeHad, Root, known, root_of, ruby_in
+
+SAMPLES = 200
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="rubies.run", description=__doc__)
+    parser.add_argument("series", nargs="*", help=f"the Rubies to run, of {', '.join(known())}")
+    parser.add_argument("--refresh", action="store_true", help="look for newer packages")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into docs/{PAGE.name}")
+    arguments = parser.parse_args()
+    if arguments.series and arguments.write:
+        parser.error("--write writes the whole tables: name no Ruby with it")
+    if unknown := set(arguments.series) - set(known()):
+        parser.error(f"no such Ruby: {', '.join(sorted(unknown))}; known: {', '.join(known())}")
+    return arguments
+
+
+def _cells(ruby: Ruby, program: Program) -> list[Cell]:
+    """Return a program's cells; if it cannot be run, or gives no samples, they say why."""
+    cells: list[Cell] = []
+    try:
+        cells += cells_of(ruby, program, WAYS, SAMPLES)
+    except pytest.skip.Exception as reason:  # this Ruby has not what the program is about
+        print(f"{program}: {reason}", flush=True)
+    except (AssertionError, RuntimeError) as error:
+        missing = WAYS[len(cells) :]
+        cells += [Cell(str(program), way, 0, 0, 0, str(error).splitlines()[0]) for way in missing]
+    return cells
+
+
+def main() -> int:
+    """Return 0 if each sample of each cell was exact."""
+    arguments = _arguments()
+    found: dict[Root, list[Cell]] = {}
+    skipped: list[str] = []
+    for series in arguments.series or known():
+        try:
+            root = root_of(series, refresh=arguments.refresh)
+        except CannotBeHad as reason:
+            print(f"skipped: {reason}", flush=True)
+            skipped.append(str(reason))
+            continue
+        found[root] = []
+        with ruby_in(root) as ruby:
+            for cell in chain.from_iterable(_cells(ruby, program) for program in runnable(ruby.start)):
+                found[root].append(cell)
+                said = f"{cell.exact} of {cell.samples}" + (" (cut)" if cell.cut else "")
+                print(f"{series:4} {cell.way:7} {cell.program:34} {said:16} {cell.difference}", flush=True)
+    lines = [*circumstances(found, skipped), *tables(found)]
+    if arguments.write:
+        write(lines)
+    wrong = [cell for cells in found.values() for cell in cells if not cell.good]
+    total = sum(map(len, found.values()))
+    print(f"{total - len(wrong)} of {total} cells are exact")
+    return 1 if wrong or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What build-ruby.sh does without a network, and what the tests make of its answers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rubies import roots
+from rubies.roots import CannotBeHad, Root, known, root_of, ruby_in
+
+SCRIPT = Path(__file__).parents[2] / "support/ci-rubies/build-ruby.sh"
+
+
+def build(*arguments: str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPT, *arguments],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> str:
+    """Return a PATH with an apt-get that knows one archive and reaches nothing."""
+    folder = tmp_path / "fakes"
+    folder.mkdir()
+    script = """case $* in
+  indextargets*) echo 'bookworm main http://archive.invalid/debian/' ;;
+  *) echo 'E: Failed to fetch http://archive.invalid/debian/dists/x/InRelease  Could not connect' >&2
+     echo 'E: Some index files failed to download.' >&2; exit 100 ;;
+esac"""
+    (folder / "apt-get").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "dpkg").write_text("#!/bin/sh\necho amd64\n")
+    for name in ("apt-get", "dpkg"):
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is remembered; not what is made up here, and nothing from elsewhere."""
+    monkeypatch.setattr(roots, "_look_for", functools.cache(roots._look_for.__wrapped__))
+
+
+def test_a_series_that_is_not_listed_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    done = build("9.9", cache=tmp_path)
+    assert done.returncode == 1
+    assert f"ruby 9.9 is not in {SCRIPT.parent}/rubies.list; known: {' '.join(known())}" in done.stderr
+    assert build(cache=tmp_path).returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_root_that_is_there_is_taken_again_and_the_newest_of_several(tmp_path: Path) -> None:
+    rubies = tmp_path / "rubyunwind/rubies"
+    for version in ("3.3.8-2", "3.3.8-10", "3.3.8-9~exp1"):
+        (rubies / f"3.3-{version}").mkdir(parents=True)
+    (rubies / "3.4-3.4.1-1").mkdir()
+    done = build("3.3", cache=tmp_path, PATH=os.environ["PATH"])
+    assert (done.returncode, done.stdout) == (0, f"{rubies}/3.3-3.3.8-10\n")
+
+
+def test_without_a_network_it_is_skipped_with_the_reason_and_leaves_nothing(
+    tmp_path: Path, fakes: str
+) -> None:
+    done = build("3.3", cache=tmp_path, PATH=fakes)
+    assert (done.returncode, done.stdout) == (77, "")
+    assert done.stderr == (
+        "skipped: ruby 3.3: trixie could not be read: Failed to fetch "
+        "http://archive.invalid/debian/dists/x/InRelease  Could not connect\n"
+    )
+    assert [path.name for path in (tmp_path / "rubyunwind/rubies").iterdir()] == ["3.3.lock"]
+
+
+def test_a_machine_whose_sources_name_no_archive_of_debian_is_a_reason_to_skip(
+    tmp_path: Path, fakes: str
+) -> None:
+    (tmp_path / "fakes/apt-get").write_text("#!/bin/sh\nexit 0\n")
+    done = build("3.3", cache=tmp_path, PATH=fakes)
+    assert done.returncode == 77
+    assert done.stderr.startswith("skipped: ruby 3.3: the apt sources of this machine name no Debian archive")
+
+
+def fake_script(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    script = folder / "build-ruby.sh"
+    script.write_text(f"#!/bin/sh\n{text}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(roots, "SCRIPTS", folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def test_a_root_has_its_series_and_the_version_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_script(tmp_path, monkeypatch, "echo /cache/3.4-3.4.11-1~exp1")
+    assert root_of("3.4") == Root("3.4", "3.4.11-1~exp1", Path("/cache/3.4-3.4.11-1~exp1"))
+
+
+def test_what_cannot_be_had_is_told_from_what_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_script(tmp_path, monkeypatch, 'echo "skipped: ruby 3.4: sid has no ruby3.4" >&2; exit 77')
+    with pytest.raises(CannotBeHad, match=r"^ruby 3\.4: sid has no ruby3\.4$"):
+        root_of("3.4")
+    fake_script(tmp_path, monkeypatch, "echo 'no space left' >&2; exit 1")
+    with pytest.raises(RuntimeError, match="no space left"):
+        root_of("3.3")
+    with pytest.raises(CannotBeHad, match="sid has no"):
+        root_of("3.4")  # not tried again
+
+
+def test_without_root_no_ruby_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_script(tmp_path, monkeypatch, "exit 1")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(CannotBeHad, match="chroot needs root"):
+        root_of("3.4")
+
+
+def test_the_programs_are_in_the_root_for_as_long_as_they_run(tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    with ruby_in(Root("3.3", "3.3.8-2", tmp_path)) as ruby:
+        assert ruby.root == tmp_path
+        assert ruby.start[-3:] == [str(tmp_path), "/usr/bin/ruby3.3", "--disable-gems"]
+        program = tmp_path / ruby.programs.lstrip("/") / "recursion.rb"
+        assert program.read_text().startswith("# SPDX")
+    assert list((tmp_path / "programs").iterdir()) == []
