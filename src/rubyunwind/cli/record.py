@@ -72,6 +72,11 @@ _GRACE = (1.0, 2.0)
     help="walker: stacks of up to 2600 frames; chain: the frozen ABI's 128. Default: walker where the kernel "
     "takes it. Means --backend bpf.",
 )
+@click.option(
+    "--force-version",
+    metavar="VERSION",
+    help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must agree.",
+)
 @click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
 def command(
@@ -83,6 +88,7 @@ def command(
     subprocesses: bool | None,
     backend: str,
     unwinder: str | None,
+    force_version: str | None,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -108,6 +114,7 @@ def command(
             debug_tracer=False,
             backend=backend,
             unwinder=unwinder,
+            force_version=force_version,
         )
         interrupts = _Interrupts(recording, target)
         with interrupts, recording:
