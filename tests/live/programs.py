@@ -147,6 +147,7 @@ PROGRAMS = [
     Program("singletons_and_anonymous_classes.rb"),
     Program("structs.rb"),
     Program("threads_in_threads.rb"),
+    Program("threads_on_shared_natives.rb", threads=2, environment={"RUBY_MN_THREADS": "1"}),
     *(Program("tracepoint_handler.rb", (event,)) for event in TRACED_EVENTS),
     Program("tracepoint_targeted.rb"),
     Program("trap_handler.rb"),

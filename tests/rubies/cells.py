@@ -85,6 +85,8 @@ def judge(
             continue
         stacks = [stack for tid, stack in running.stacks if tid in (0, sample.tid)]
         faults = {fault(sample, stack, way, program.reason): stack for stack in stacks}
+        if stacks and sample.complete and not locations(sample) and not any(tid for tid, _ in running.stacks):
+            continue  # of a native thread that runs no Ruby code, such as the timer's
         judged += bool(stacks)  # other threads have printed nothing
         if "" in faults:
             exact += 1

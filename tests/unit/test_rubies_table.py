@@ -143,6 +143,13 @@ def test_where_ruby_knows_no_ids_the_stack_is_that_of_any_thread() -> None:
     assert not judge(program, WALKER, running, [sample(*STACK, tid=8), sample(BASE, tid=9)]).good
 
 
+def test_where_ids_are_not_known_a_native_thread_without_ruby_code_is_not_judged() -> None:
+    running = Spinning(7, ((0, STACK),))
+    found = judge(Program("a.rb"), WALKER, running, [sample(*STACK), sample(tid=9)])
+    assert (found.exact, found.samples, found.good) == (1, 1, True)
+    assert not judge(Program("a.rb"), WALKER, running, [sample(*STACK), sample(reason="unmapped pc")]).good
+
+
 def test_a_cell_says_what_it_counted() -> None:
     assert text(None) == "not run"
     assert text(Cell("a", WALKER, 200, 200)) == "200 of 200"
