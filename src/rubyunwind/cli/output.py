@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -15,11 +15,40 @@ from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 
 if TYPE_CHECKING:
-    from rubyunwind.profiler.recording import Profile
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Output"]
+    from rubyunwind.formats.recording.writer import RecordingWriter
+    from rubyunwind.formats.registry import Meta
+    from rubyunwind.profiler.recording import Profile
+    from rubyunwind.profiler.sample import Totals
+    from rubyunwind.profiler.samples import Samples
+
+__all__ = ["Output", "Stream"]
 
 _DEFAULT_FORMAT = "flamegraph"
+
+
+class Stream:
+    """A Sink: a recording that is written while it goes on. RubyUnwindError if the file refuses it."""
+
+    def __init__(self, writer: RecordingWriter, writing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._writer = writer
+        self._writing = writing
+
+    def add(self, samples: Samples) -> None:
+        """Take samples; they are in the file after the next update."""
+        with self._writing():
+            self._writer.add(samples)
+
+    def update(self, totals: Totals, meta: Meta) -> None:
+        """Write what has come since the last update."""
+        with self._writing():
+            self._writer.update(totals, meta)
+
+    def end(self) -> None:
+        """Say in the file that the recording was ended."""
+        with self._writing():
+            self._writer.end()
 
 
 class Output:
@@ -58,11 +87,28 @@ class Output:
 
     def write(self, profile: Profile) -> None:
         """Write the profile. RubyUnwindError if the file refuses it."""
+        self.fill(lambda file: profile.write(file, self.format))
+
+    def fill(self, writer: Callable[[BinaryIO], None]) -> None:
+        """Have the file written, in place of what was there before. RubyUnwindError if it refuses that."""
+        with self._writing():
+            writer(self._file)
+
+    def stream(self) -> Stream | None:
+        """Return what writes the file while the recording goes on; None if its format is none for that."""
+        from rubyunwind.formats.recording.writer import RecordingWriter
+
+        return Stream(RecordingWriter(self._file), self._writing) if self.format == "recording" else None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            if self.path is not None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            if self._written or self.path is None:
+                pass
+            elif stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.truncate(0)
             self._written = True
-            profile.write(self._file, self.format)
+            yield
             self._file.flush()
         except BrokenPipeError:
             # The reader has seen enough; nothing more may be written there, when it is closed neither.
@@ -71,6 +117,8 @@ class Output:
             os.close(nowhere)
         except OSError as error:
             raise RubyUnwindError(f"cannot write {self.path or 'to stdout'}: {error.strerror}") from error
+        except ValueError as error:  # of what no writer can take
+            raise RubyUnwindError(f"cannot write {self.path or 'to stdout'}: {error}") from error
 
     def _give_to_sudo_user(self) -> None:
         """Under sudo the file belongs to who called sudo."""

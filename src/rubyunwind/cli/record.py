@@ -116,8 +116,12 @@ def command(
             if recording.fallback:
                 said = (recording.fallback, *said)
             _say_notes(said)
-            profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
-            target.write(profile)
+            stream = target.stream()
+            profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
+            if stream is None:
+                target.write(profile)
+            else:
+                stream.end()
             _say_totals(profile, target)
             _say_notes(_news(profile, said, is_command=bool(words)))
             status = _finish(recording.command, interrupts)
