@@ -8,6 +8,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from profile_strategies import HOSTILE_NAMES, profiles
 
 from rubyunwind.errors import DecodeError
 from rubyunwind.formats.recorded import Recorded
-from rubyunwind.formats.recording import chunks, reader, tables, write
+from rubyunwind.formats.recording import about, chunks, reader, tables, write
 from rubyunwind.formats.recording.chunks import MAGIC, chunk_bytes, header_bytes
 from rubyunwind.formats.recording.columns import ColumnReader, ColumnWriter
 from rubyunwind.formats.recording.reader import read_recording
@@ -301,7 +302,6 @@ def test_what_decompresses_to_more_than_it_claims_is_cut_off() -> None:
         ("_MOST_ROWS", "names"),
         ("_MOST_NODES", "nodes of the call tree"),
         ("_MOST_FRAMES", "frames in all stacks"),
-        ("_MOST_JSON", "bytes of totals"),
     ],
 )
 def test_more_than_fits_into_memory_ends_in_words(
@@ -310,6 +310,42 @@ def test_more_than_fits_into_memory_ends_in_words(
     data = written(some_samples(12))
     monkeypatch.setattr(reader, limit, 3)
     assert f"more {text} than can be read (3)" in read(data).notes[0]
+
+
+def test_totals_of_any_size_end_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(about, "_MOST_BYTES", 3)
+    assert "more bytes of totals than can be read (3)" in read(written(some_samples())).notes[0]
+
+
+def test_all_totals_and_meta_are_kept_whatever_fields_they_get() -> None:
+    def filled(kind: type, number: int) -> object:
+        values = {}
+        for at, (name, hint) in enumerate(get_type_hints(kind).items(), number):
+            if hint is int:
+                values[name] = at
+            elif hint is float:
+                values[name] = at / 4
+            elif hint is str:
+                values[name] = f"text {at}"
+            elif hint == tuple[str, ...]:
+                values[name] = (f"text {at}", "more")
+            elif hint == tuple[tuple[str, int], ...]:
+                values[name] = (("reason", at), ("another", 1))
+            else:
+                values[name] = filled(
+                    next(each for each in get_args(hint) if each is not type(None)), at * 100
+                )
+        return kind(**values)
+
+    totals, meta = filled(Totals, 1), filled(Meta, 50)
+    found = read(written([], totals, meta))
+    assert (found.totals, found.meta, found.notes) == (totals, meta, ())
+
+
+def test_totals_of_a_newer_version_are_read_as_far_as_they_are_known() -> None:
+    plain = b'{"read": 5, "new": {"a": 1}, "duration": 2.5}'
+    found = read(header_bytes() + chunk_bytes(b"TOTL", 0, plain) + chunk_bytes(b"DONE", 1, b""))
+    assert (found.totals, found.meta, found.notes) == (Totals(read=5), Meta(duration=2.5), ())
 
 
 def test_what_the_reader_would_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class Stream:
 class Output:
     """An output file that is open, or stdout (then `path` is None). A context manager that owns the file."""
 
-    def __init__(self, path: Path | None, format_: str) -> None:
+    def __init__(self, path: Path | None, format_: str, lost: str = "recorded") -> None:
         self.path = path
         self.format = format_
         self._written = False
@@ -68,22 +68,25 @@ class Output:
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb")
         except OSError as error:
             raise RubyUnwindError(
-                f"cannot write {path}: {error.strerror}; nothing was recorded. Name another file with -o"
+                f"cannot write {path}: {error.strerror}; nothing was {lost}. Name another file with -o"
             ) from error
         self._give_to_sudo_user()
 
     @classmethod
-    def choose(cls, output: str | None, format_: str | None, what: str) -> Output:
-        """Open the output that was asked for; the format follows from the suffix, or is a flame graph."""
+    def choose(cls, output: str | None, format_: str | None, what: str, lost: str = "recorded") -> Output:
+        """Open the output that was asked for; the format follows from the suffix, or is a flame graph.
+
+        `lost` says what was not done if it cannot be opened.
+        """
         if format_ is None:
             suffixes = {each.suffix: name for name, each in FORMATS.items()}
             format_ = suffixes.get(Path(output).suffix if output else "", _DEFAULT_FORMAT)
         if output == "-":
-            return cls(None, format_)
+            return cls(None, format_, lost)
         if output is None:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             output = f"rubyunwind-{what}-{stamp}{FORMATS[format_].suffix}"
-        return cls(Path(output), format_)
+        return cls(Path(output), format_, lost)
 
     def write(self, profile: Profile) -> None:
         """Write the profile. RubyUnwindError if the file refuses it."""

@@ -6,18 +6,17 @@ What a file can make us do is bounded: each chunk's size (chunks), and below the
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from rubyunwind.formats.recorded import Recorded
+from rubyunwind.formats.recording.about import About
 from rubyunwind.formats.recording.chunks import Damage, read_chunks
 from rubyunwind.formats.recording.columns import ColumnReader
 from rubyunwind.formats.recording.tables import LINE, MAX_DEPTH, OFFSET
-from rubyunwind.formats.registry import Meta
-from rubyunwind.profiler.sample import Frame, Totals
+from rubyunwind.profiler.sample import Frame
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ _MOST_ROWS = 1 << 22  # strings, frames, stacks, threads: each
 _MOST_NODES = 1 << 25
 _MOST_FRAMES = 1 << 27  # of all stacks together, once each stack is a tuple of its own
 _MOST_TEXT = 1 << 29  # bytes of all strings
-_MOST_JSON = 1 << 24
 
 
 class _Tables:
@@ -157,62 +155,13 @@ def _bound(number: int, most: int, what: str) -> None:
         raise Damage(f"there are more {what} than can be read ({most})")
 
 
-class _About:
-    """Totals and meta, of which the last are in force."""
-
-    def __init__(self) -> None:
-        self.totals = Totals()
-        self.meta = Meta()
-        self.duration = 0.0
-
-    def take_totals(self, plain: bytes) -> None:
-        fields = _fields(plain)
-        failed = fields.get("failed", [])
-        if not isinstance(failed, list):
-            raise Damage("the totals are no totals")
-        self.totals = Totals(
-            read=_number(fields, "read"),
-            lost=_number(fields, "lost"),
-            truncated=_number(fields, "truncated"),
-            failed=tuple((str(reason), int(count)) for reason, count in failed),
-        )
-        self.duration = float(fields.get("duration", 0.0))
-
-    def take_meta(self, plain: bytes) -> None:
-        fields = _fields(plain)
-        self.meta = Meta(
-            title=str(fields.get("title", "")),
-            command=str(fields.get("command", "")),
-            started=_number(fields, "started"),
-            rate=float(fields.get("rate", 0.0)),
-            runtimes=tuple(map(str, fields.get("runtimes", ()))),
-            backend=str(fields.get("backend", "")),
-            notes=tuple(map(str, fields.get("notes", ()))),
-        )
-
-
-def _fields(plain: bytes) -> dict[str, Any]:
-    _bound(len(plain), _MOST_JSON, "bytes of totals")
-    fields = json.loads(plain)
-    if not isinstance(fields, dict):
-        raise Damage("the totals are no totals")
-    return fields
-
-
-def _number(fields: dict[str, Any], key: str) -> int:
-    number = int(fields.get(key, 0))
-    if not 0 <= number < 1 << 63:
-        raise Damage(f"{key} is {number}")
-    return number
-
-
 def read_recording(file: BinaryIO, name: str) -> Recorded:
     """Read a recording to its end. `file` may be a pipe; `name` is for messages.
 
     What is damaged or half-written is left out, with all that follows it, and the notes say so. Raises
     DecodeError if nothing can be read: another kind of file, another version, a header that is cut.
     """
-    tables, about = _Tables(), _About()
+    tables, about = _Tables(), About()
     notes = []
     ended = False
     at = 0
@@ -250,26 +199,12 @@ def read_recording(file: BinaryIO, name: str) -> Recorded:
             )
     if unknown:
         notes.append(f"{name}: {unknown} chunks that this rubyunwind does not know were left out")
+    return Recorded(tables.samples, about.totals, about.meta, tuple(notes))
+
+
+def _until(about: About) -> str:
     meta = about.meta
-    return Recorded(
-        tables.samples,
-        about.totals,
-        Meta(
-            title=meta.title,
-            command=meta.command,
-            started=meta.started,
-            duration=about.duration,
-            rate=meta.rate,
-            runtimes=meta.runtimes,
-            backend=meta.backend,
-            notes=meta.notes,
-        ),
-        tuple(notes),
-    )
-
-
-def _until(about: _About) -> str:
-    if not about.meta.started or not about.duration:
+    if not meta.started or not meta.duration:
         return ""
-    moment = time.gmtime(about.meta.started // 1_000_000_000 + about.duration)
+    moment = time.gmtime(meta.started // 1_000_000_000 + meta.duration)
     return f", up to {time.strftime('%H:%M:%S', moment)} UTC"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -17,36 +18,13 @@ if TYPE_CHECKING:
     from rubyunwind.formats.registry import Meta
     from rubyunwind.profiler.sample import Sample, Totals
 
-__all__ = ["RecordingWriter", "meta_fields", "totals_fields"]
+__all__ = ["RecordingWriter"]
 
 # A chunk is written when this many samples, or about this many bytes of new stacks, wait for it.
 _MOST_SAMPLES = 1 << 16
 _MOST_BYTES = 4 << 20
 # As in Samples.columns: time, stack, thread, cpu, weight.
 _KINDS = ("q", "I", "I", "i", "Q")
-
-
-def totals_fields(totals: Totals) -> dict[str, object]:
-    """Return what a TOTL chunk has."""
-    return {
-        "read": totals.read,
-        "lost": totals.lost,
-        "truncated": totals.truncated,
-        "failed": [list(pair) for pair in totals.failed],
-    }
-
-
-def meta_fields(meta: Meta) -> dict[str, object]:
-    """Return what a META chunk has. `duration` is not in it: it changes all the time and is in TOTL."""
-    return {
-        "title": meta.title,
-        "command": meta.command,
-        "started": meta.started,
-        "rate": meta.rate,
-        "runtimes": list(meta.runtimes),
-        "backend": meta.backend,
-        "notes": list(meta.notes),
-    }
 
 
 class RecordingWriter:
@@ -62,7 +40,7 @@ class RecordingWriter:
         self._columns = tuple(array(kind) for kind in _KINDS)
         self._number = 0
         self._meta: dict[str, object] | None = None
-        self._totals: dict[str, object] | None = None
+        self._totals: Totals | None = None
         self._begun = False
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -95,13 +73,14 @@ class RecordingWriter:
         """Write the samples that wait and what is known by now, and flush."""
         if self._columns[0]:
             self._write_samples()
-        about, sums = meta_fields(meta), totals_fields(totals)
+        about = asdict(meta)
+        duration = about.pop("duration")  # which changes all the time; it goes with the totals
         if about != self._meta:
             self._write_json(b"META", about)
             self._meta = about
-        if sums != self._totals:
-            self._write_json(b"TOTL", {**sums, "duration": round(meta.duration, 3)})
-            self._totals = sums
+        if totals != self._totals:
+            self._write_json(b"TOTL", {**asdict(totals), "duration": round(duration, 3)})
+            self._totals = totals
         self._file.flush()
 
     def end(self) -> None:
