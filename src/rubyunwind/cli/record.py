@@ -117,7 +117,12 @@ def command(
                 said = (recording.fallback, *said)
             _say_notes(said)
             stream = target.stream()
-            profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
+            try:
+                profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
+            except RubyUnwindError as error:  # the disk is full, say; the command's own work may matter
+                click.echo(f"rubyunwind: {error}; the recording ends here", err=True)
+                _finish(recording.command, interrupts)
+                sys.exit(1)
             if stream is None:
                 target.write(profile)
             else:

@@ -43,7 +43,7 @@ _KEYS: tuple[tuple[str, str, type, Any, int, int], ...] = (
 _OPTIONAL = ("reason", "container")
 
 
-class _BadLine(ValueError):
+class _BadLine(Exception):
     """A line that is no sample; the text says why."""
 
 

@@ -66,7 +66,7 @@ def load(path: str) -> Recorded:
     Raises RubyUnwindError if the file cannot be read, DecodeError if it is of another kind; of a file that is
     damaged or half-written what is whole is returned, and the notes say what is not.
     """
-    name = "stdin" if path == "-" else path
+    name = "stdin" if path == "-" else path if path.isprintable() else repr(path)
     try:
         if path == "-":
             return _read(sys.stdin.buffer, name)
@@ -77,7 +77,7 @@ def load(path: str) -> Recorded:
     except ValueError as error:
         if isinstance(error, RubyUnwindError):
             raise
-        raise RubyUnwindError(f"cannot read {name!r}: {error}") from error
+        raise RubyUnwindError(f"cannot read {name}: {error}") from error
 
 
 def _open(path: str) -> int:
@@ -98,6 +98,8 @@ def _read(file: BinaryIO, name: str) -> Recorded:
     with gzip.GzipFile(fileobj=plain, mode="rb") as unpacked:
         cut = _Cut(cast("BinaryIO", unpacked))
         head = cut.read(_HEAD)
+        if not head and cut.why:
+            raise DecodeError(f"{name}: {cut.why}; nothing of it can be read")
         inner = cast("BinaryIO", io.BufferedReader(_Joined(head, cast("BinaryIO", cut)), 1 << 16))
         found = _read_plain(inner, head, name)
         if not cut.why:

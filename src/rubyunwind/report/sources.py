@@ -36,8 +36,8 @@ def source_of(path: str, recorded: int) -> Source:
     """
     if path.startswith(_NO_FILES) or not path:
         return Source(None, "code that is in no file")
-    if "\0" in path:
-        return Source(None, "no path of a file: there is a NUL in it")
+    if "\0" in path or any("\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" for c in path):
+        return Source(None, "no path that a file can have")
     raw, changed, trouble = _read(path)
     if raw is not None and recorded and changed <= recorded:
         return Source(_lines(raw), "as it is on disk, not written to since")

@@ -116,7 +116,7 @@ def _unpacked(stored: bytes, size: int, end: int) -> bytes:
 
 
 def _check_header(head: bytes, name: str) -> None:
-    if not head.startswith(MAGIC):
+    if not head.startswith(MAGIC) and not MAGIC.startswith(head):
         raise DecodeError(f"{name} is no recording: it begins with {head[:8]!r}")
     if len(head) < _HEADER.size:
         raise DecodeError(
