@@ -90,6 +90,7 @@ def test_it_survives_a_recorder_that_is_killed_up_to_the_last_second(record: Rec
     assert found.totals.read == len(found.samples)
     assert "spin" in {name.rpartition("#")[2] for name in names(found)}
     recorder.end()  # the command, which goes on
+    until(lambda: not recorder.left_behind(), "the command does not end")
 
 
 def test_it_can_be_read_while_it_is_written(record: Record, tmp_path: Path) -> None:

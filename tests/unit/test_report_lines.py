@@ -203,10 +203,20 @@ def test_a_repository_can_have_nothing_run(repository: Path, tmp_path: Path) -> 
     program.chmod(0o755)
     (repository / ".gitattributes").write_text("*.rb diff=evil filter=evil\n")
     for key in (
-        "core.fsmonitor", "core.pager", "core.editor", "core.sshCommand", "diff.external", "diff.evil.textconv",
-        "filter.evil.smudge", "filter.evil.process", "gpg.program", "credential.helper", "pager.rev-list",
-        "alias.rev-list", "alias.cat-file",
-    ):  # fmt: skip
+        "core.fsmonitor",
+        "core.pager",
+        "core.editor",
+        "core.sshCommand",
+        "diff.external",
+        "diff.evil.textconv",
+        "filter.evil.smudge",
+        "filter.evil.process",
+        "gpg.program",
+        "credential.helper",
+        "pager.rev-list",
+        "alias.rev-list",
+        "alias.cat-file",
+    ):
         git(repository, "config", key, str(program))
     git(repository, "config", "log.showSignature", "true")
     hooks = repository / ".git/hooks"

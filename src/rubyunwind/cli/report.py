@@ -158,7 +158,7 @@ def _check(
         raise click.UsageError("--diff and --lines are reports of their own: ask for one of them")
     if (diff or lines is not None) and format_ not in (None, _TABLE):
         raise click.UsageError(
-            f"{'--diff' if diff else '--lines'} gives a table only: leave -f {format_} out"
+            f"{'--diff' if diff else '--lines'} gives a table only, no {format_}: leave -f out, or convert each file"
         )
 
 
