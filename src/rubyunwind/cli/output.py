@@ -99,9 +99,11 @@ class Output:
 
     def stream(self) -> Stream | None:
         """Return what writes the file while the recording goes on; None if its format is none for that."""
+        if self.format != "recording":
+            return None
         from rubyunwind.formats.recording.writer import RecordingWriter
 
-        return Stream(RecordingWriter(self._file), self._writing) if self.format == "recording" else None
+        return Stream(RecordingWriter(self._file), self._writing)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -157,9 +157,8 @@ def _check(
     if diff and lines is not None:
         raise click.UsageError("--diff and --lines are reports of their own: ask for one of them")
     if (diff or lines is not None) and format_ not in (None, _TABLE):
-        raise click.UsageError(
-            f"{'--diff' if diff else '--lines'} gives a table only, no {format_}: leave -f out, or convert each file"
-        )
+        what = "--diff" if diff else "--lines"
+        raise click.UsageError(f"{what} gives a table only, no {format_}: leave -f out, or convert each file")
 
 
 def _select(recorded: Recorded, selection: Selection, since: str | None, until: str | None) -> _Part:
