@@ -123,8 +123,17 @@ def command(
             if recording.fallback:
                 said = (recording.fallback, *said)
             _say_notes(said)
-            profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
-            target.write(profile)
+            stream = target.stream()
+            try:
+                profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
+            except RubyUnwindError as error:  # the disk is full, say; the command's own work may matter
+                click.echo(f"rubyunwind: {error}; the recording ends here", err=True)
+                _finish(recording.command, interrupts)
+                sys.exit(1)
+            if stream is None:
+                target.write(profile)
+            else:
+                stream.end()
             _say_totals(profile, target)
             _say_notes(_news(profile, said, is_command=bool(words)))
             status = _finish(recording.command, interrupts)
