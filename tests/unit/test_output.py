@@ -88,6 +88,11 @@ def test_an_empty_profile_is_written_all_the_same(tmp_path: Path) -> None:
         ("a.folded", None, "folded"),
         ("a.jsonl", None, "jsonl"),
         ("a.json.jsonl", None, "jsonl"),
+        ("a.json", None, "flamegraph"),
+        ("a.speedscope.json", None, "speedscope"),
+        ("a.firefox.json", None, "firefox"),
+        ("a.b.pb.gz", None, "pprof"),
+        ("a.gz", None, "flamegraph"),
         ("a", None, "flamegraph"),
         ("a.txt", None, "flamegraph"),
         ("a.html", "folded", "folded"),
@@ -108,7 +113,7 @@ def test_without_a_name_the_file_is_called_after_what_was_recorded(
     with Output.choose(None, format_, "puma") as output:
         assert output.path is not None
         assert output.path.name.startswith("rubyunwind-puma-2")
-        assert output.path.suffix == FORMATS[format_].suffix
+        assert output.path.name.endswith(FORMATS[format_].suffix)
 
 
 class Stdout(io.TextIOWrapper):

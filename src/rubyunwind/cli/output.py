@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from rubyunwind.errors import RubyUnwindError
-from rubyunwind.formats.registry import FORMATS
+from rubyunwind.formats.registry import FORMATS, format_of
 
 if TYPE_CHECKING:
     from rubyunwind.profiler.recording import Profile
@@ -45,10 +45,13 @@ class Output:
 
     @classmethod
     def choose(cls, output: str | None, format_: str | None, what: str) -> Output:
-        """Open the output that was asked for; the format follows from the suffix, or is a flame graph."""
+        """Open the output that was asked for; the format follows from the suffix, or is a flame graph.
+
+        RubyUnwindError if it cannot be opened, or the format needs what is not installed.
+        """
         if format_ is None:
-            suffixes = {each.suffix: name for name, each in FORMATS.items()}
-            format_ = suffixes.get(Path(output).suffix if output else "", _DEFAULT_FORMAT)
+            format_ = format_of(output or "") or _DEFAULT_FORMAT
+        FORMATS[format_].check()
         if output == "-":
             return cls(None, format_)
         if output is None:
