@@ -75,6 +75,9 @@ class _Names:
     def ruby_frame(self, body: int, pc: int, method_entry: int) -> Frame:
         return self._made("ruby", body, pc)
 
+    def folds(self, iseq_body: int) -> bool:
+        return False
+
     def cfunc_frame(self, method_entry: int, caller: Frame | None) -> Frame:
         return self._made("cfunc", 0, method_entry)
 
