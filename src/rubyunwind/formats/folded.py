@@ -2,7 +2,8 @@
 r"""Folded stacks: `root;...;leaf weight`, one line for each distinct stack.
 
 A line is cut at its last space and its stack at each `;`, so names are escaped as names.py says, and a
-semicolon is `\x3b`.
+semicolon is `\x3b`. So is the space (`\x20`) before a number that a name ends in: flame graph scripts take
+two numbers at the end of a line for the weights of a comparison.
 
 Kernel frames end in `_[k]` and JIT-compiled ones in `_[j]`, as flame graph scripts colour them; a name that
 ends so by itself has its bracket escaped (`\x5b`), so a suffix never lies. A stack that did not reach its
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["escape_name", "write"]
 
 _SUFFIXED = re.compile(r"_\[([kj]\])\Z")
+# Two numbers at the end of a line are the two weights of a comparison.
+_NUMBERED = re.compile(r" ([0-9]+\.?[0-9]*)\Z")
 _SUFFIXES = {"kernel": "_[k]", "jit": "_[j]"}
 
 
 def escape_name(name: str) -> str:
     """The name as it stands in a line: no `;`, no control, no lone surrogate. It can be read back."""
-    return _SUFFIXED.sub(r"_\\x5b\1", printable(name).replace(";", "\\x3b"))
+    text = _NUMBERED.sub(r"\\x20\1", printable(name).replace(";", "\\x3b"))
+    return _SUFFIXED.sub(r"_\\x5b\1", text)
 
 
 def _text(frame: Frame | Marker) -> str:

@@ -24,6 +24,7 @@ from rubyunwind.formats.tables import Tables, origin_of, period_of, start_of, ta
 if TYPE_CHECKING:
     from rubyunwind.formats.registry import Meta
     from rubyunwind.formats.tables import ThreadSamples
+    from rubyunwind.formats.tree import Place
     from rubyunwind.profiler.sample import Sample, Totals
 
 __all__ = ["write"]
@@ -112,10 +113,17 @@ def _put_samples(profile: Message, tables: Tables, columns: _Columns, strings: _
             profile.chunk(_PROFILE_SAMPLE, locations[stack] + bytes(values) + bytes(labels))
 
 
+def _rank(origin: tuple[str, Place]) -> tuple[bool, bool]:
+    """Programs first, then libraries: readers name a profile by its first mapping."""
+    name, place = origin
+    return not place.module, ".so" in name
+
+
 def _put_code(profile: Message, tables: Tables, strings: _Strings) -> None:
     """Mappings, locations and functions; an id is an index and one."""
-    mappings: dict[str, int] = {}
-    mapping_of = [mappings.setdefault(origin_of(place), len(mappings) + 1) for place in tables.functions]
+    origins = sorted({origin_of(place): place for place in tables.functions}.items(), key=_rank)
+    mappings = {origin: number for number, (origin, _) in enumerate(origins, 1)}
+    mapping_of = [mappings[origin_of(place)] for place in tables.functions]
     limits: dict[int, int] = {}
     for number, (function, line, address) in enumerate(tables.locations, 1):
         mapping = mapping_of[function]
