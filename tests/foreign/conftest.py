@@ -40,6 +40,8 @@ def run(tmp_path: Path) -> Callable[..., str]:
 
     def call(*words: str | Path, stdin: bytes = b"") -> str:
         environment = {**os.environ, "PATH": search_path(), "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
+        # New versions of go compile their pprof when it is first asked for.
+        environment.setdefault("GOCACHE", str(Path.home() / ".cache/go-build"))
         done = subprocess.run(
             [*map(str, words)], input=stdin, capture_output=True, env=environment, timeout=120, check=False
         )

@@ -11,17 +11,26 @@ import pytest
 
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats import FORMATS, write
+from rubyunwind.formats.registry import format_of
 from rubyunwind.profiler.sample import Frame, Sample
 
 SAMPLE = Sample(1, 1, 1, "ruby", (Frame("ruby", "only_here"),))
 GZIP_MAGIC = b"\x1f\x8b"
 
 
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A format that can be written here."""
+    if request.param == "otlp":
+        pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
+    return str(request.param)
+
+
 def plain(data: bytes) -> bytes:
     return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS, indirect=True)
 def test_every_format_writes_to_a_path_and_to_an_open_file_alike(name: str, tmp_path: Path) -> None:
     file = io.BytesIO()
     write(file, name, [SAMPLE])
@@ -31,11 +40,21 @@ def test_every_format_writes_to_a_path_and_to_an_open_file_alike(name: str, tmp_
     assert (tmp_path / "out").read_bytes() == file.getvalue()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS, indirect=True)
 def test_every_format_takes_a_profile_without_samples(name: str) -> None:
     file = io.BytesIO()
     write(file, name, [])
     assert b"only_here" not in plain(file.getvalue())
+
+
+@pytest.mark.parametrize("name", FORMATS, indirect=True)
+def test_a_suffix_names_its_format(name: str) -> None:
+    assert format_of(f"/tmp/a.b{FORMATS[name].suffix}") == name
+
+
+def test_a_suffix_of_no_format_names_none() -> None:
+    assert format_of("/tmp/a.json") is None
+    assert format_of("") is None
 
 
 def test_an_unknown_format_names_the_known_ones_and_opens_nothing(tmp_path: Path) -> None:
