@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from rubyunwind.formats.names import printable
 from rubyunwind.formats.summary import circumstances, losses
@@ -37,6 +37,7 @@ _BLANK = "\\x20"
 _NO_EVENT_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 _Cost = list[int]
+_Key = TypeVar("_Key")
 
 
 class _Function:
@@ -44,30 +45,40 @@ class _Function:
 
     def __init__(self) -> None:
         self.own: dict[int, _Cost] = {}
-        self.calls: dict[tuple[int, Place], _Cost] = {}
+        self.calls: dict[tuple[int, int], _Cost] = {}
 
 
 class _Costs:
-    """Costs of all functions; a cost has one number for each unit."""
+    """Costs of all functions, which are indices; a cost has one number for each unit."""
 
     def __init__(self, units: tuple[str, ...]) -> None:
         self._units = {unit: at for at, unit in enumerate(units)}
-        self.functions: dict[Place, _Function] = {}
+        self.functions: dict[int, _Function] = {}
         self.total = [0] * len(units)
 
-    def add(self, path: list[tuple[Place, int]], unit: str, weight: int) -> None:
+    def add(self, path: list[tuple[int, int]], unit: str, weight: int) -> None:
         """Add a stack of functions and lines, root first."""
         at = self._units[unit]
         self.total[at] += weight
-        met: set[tuple[Place, Place]] = set()
+        met: set[tuple[int, int]] = set()
         for (caller, line), (callee, _) in pairwise(path):
             if (caller, callee) not in met:
                 met.add((caller, callee))
-                calls = self.functions.setdefault(caller, _Function()).calls
-                calls.setdefault((line, callee), [0] * len(self._units))[at] += weight
+                self._cost(self._function(caller).calls, (line, callee))[at] += weight
         leaf, line = path[-1]
-        own = self.functions.setdefault(leaf, _Function()).own
-        own.setdefault(line, [0] * len(self._units))[at] += weight
+        self._cost(self._function(leaf).own, line)[at] += weight
+
+    def _function(self, index: int) -> _Function:
+        function = self.functions.get(index)
+        if function is None:
+            function = self.functions[index] = _Function()
+        return function
+
+    def _cost(self, costs: dict[_Key, _Cost], key: _Key) -> _Cost:
+        cost = costs.get(key)
+        if cost is None:
+            cost = costs[key] = [0] * len(self._units)
+        return cost
 
 
 class _Names:
@@ -93,18 +104,24 @@ class _Names:
         yield f"{prefix}fn={self('fn', place.name)}"
 
 
-def _gather(tables: Tables) -> _Costs:
+def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
+    """Return the costs, and the functions that they are of."""
+    places = list(tables.functions)
     costs = _Costs(tables.units)
     several = len({thread.pid for thread in tables.threads}) > 1
-    paths = [
-        [(tables.functions[tables.locations[at].function], tables.locations[at].line) for at in stack]
-        for stack in tables.stacks
-    ]
+    roots: dict[int, int] = {}
+    locations = [(location.function, location.line) for location in tables.locations]
+    paths = [[locations[at] for at in stack] for stack in tables.stacks]
     for thread in tables.threads:
-        root = [(Place("process", f"{thread.process} ({thread.pid})"), 0)] if several else []
+        root = []
+        if several:
+            if thread.pid not in roots:
+                roots[thread.pid] = len(places)
+                places.append(Place("process", f"{thread.process} ({thread.pid})"))
+            root = [(roots[thread.pid], 0)]
         for stack, weight in thread.sums().items():
             costs.add(root + paths[stack], thread.unit, weight)
-    return costs
+    return places, costs
 
 
 def _lines(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
@@ -119,17 +136,17 @@ def _lines(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
     yield "positions: line"
     events = [_NO_EVENT_NAME.sub("_", unit) or "_" for unit in tables.units or ("samples",)]
     yield f"events: {' '.join(events)}"
-    costs = _gather(tables)
+    places, costs = _gather(tables)
     total = " ".join(map(str, costs.total or [0]))
     yield f"summary: {total}"
     names = _Names()
-    for place, function in costs.functions.items():
+    for index, function in costs.functions.items():
         yield ""
-        yield from names.position(place)
+        yield from names.position(places[index])
         for line, cost in function.own.items():
             yield f"{line} {' '.join(map(str, cost))}"
         for (line, callee), cost in function.calls.items():
-            yield from names.position(callee, "c")
+            yield from names.position(places[callee], "c")
             yield "calls=1 0"
             yield f"{line} {' '.join(map(str, cost))}"
     yield ""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
 from rubyunwind.formats.names import printable
-from rubyunwind.formats.protobuf import Message
+from rubyunwind.formats.protobuf import Message, varint
 from rubyunwind.formats.summary import circumstances, losses
 from rubyunwind.formats.tables import Tables, origin_of, period_of, start_of, tables_of
 
@@ -102,8 +102,9 @@ def _labels(strings: _Strings, thread: ThreadSamples) -> list[Message]:
 
 
 def _put_samples(profile: Message, tables: Tables, columns: _Columns, strings: _Strings) -> None:
-    leaf_first = [[location + 1 for location in reversed(stack)] for stack in tables.stacks]
-    locations = [bytes(Message().integers(_SAMPLE_LOCATION_ID, ids)) for ids in leaf_first]
+    ids = [varint(number) for number in range(1, len(tables.locations) + 1)]
+    leaf_first = [b"".join([ids[location] for location in reversed(stack)]) for stack in tables.stacks]
+    locations = [bytes(Message().chunk(_SAMPLE_LOCATION_ID, packed)) for packed in leaf_first]
     for thread in tables.threads:
         labels = Message()
         for label in _labels(strings, thread):
