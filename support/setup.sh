@@ -193,6 +193,15 @@ install_readers() {
   echo "$want" >build/foreign/npm.stamp
 }
 
+# A Collector of OpenTelemetry; Debian 12's own go is too old for its sources.
+install_collector() {
+  [ build/foreign/bin/collector -nt tests/foreign/collector/go.sum ] && return
+  say "building a Collector (this takes some minutes)"
+  mkdir -p build/foreign/bin
+  (cd tests/foreign/collector && go build -o ../../../build/foreign/bin/collector .) >build/collector.log 2>&1 ||
+    say "no Collector: go could not build it, see build/collector.log; its tests are skipped"
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9 # two targets may be made at once, in two terminals
@@ -201,5 +210,5 @@ make_venv
 [ -z "$package" ] || install_package
 for group in "$@"; do
   [ "$group" != fuzz ] || install_atheris
-  [ "$group" != foreign ] || install_readers
+  [ "$group" != foreign ] || { install_readers; install_collector; }
 done
