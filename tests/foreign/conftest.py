@@ -28,7 +28,8 @@ def tool() -> Callable[[str], str]:
     def find(name: str) -> str:
         found = shutil.which(name, path=search_path())
         if found is None:
-            pytest.skip(f"{name} is not on this machine (make foreign gets it)")
+            getter = "cargo install inferno" if name == "inferno-flamegraph" else "make foreign"
+            pytest.skip(f"{name} is not on this machine; {getter} gets it")
         return found
 
     return find
