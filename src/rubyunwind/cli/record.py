@@ -51,7 +51,9 @@ _GRACE = (1.0, 2.0)
     "--format",
     "format_",
     type=click.Choice(list(FORMATS)),
-    help="Default: by the suffix of the output.",
+    help="Default: by the suffix of the output, else flamegraph. "
+    + "; ".join(f"{name}: {each.summary}" for name, each in FORMATS.items())
+    + ".",
 )
 @click.option(
     "-s/-S",
