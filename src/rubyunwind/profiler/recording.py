@@ -14,6 +14,7 @@ from rubyunwind.elf.dependencies import command_files
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.backends import check_backend, why_refused
 from rubyunwind.profiler.command import Command
+from rubyunwind.profiler.off_cpu import OffCPU
 from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.sample import Totals
 from rubyunwind.profiler.samples import Samples
@@ -75,7 +76,7 @@ class Recording:
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
     then says why and what that costs. `debug_tracer` and `unwinder` (see Profiler) are for BPF; with an
-    `unwinder` there is no fallback.
+    `unwinder` or `off_cpu` (see Profiler) there is no fallback.
     """
 
     def __init__(
@@ -88,8 +89,12 @@ class Recording:
         debug_tracer: bool = False,
         backend: str = "auto",
         unwinder: str | None = None,
+        off_cpu: OffCPU | bool | str = False,
     ) -> None:
         check_backend(backend)
+        if off_cpu and backend == "user":
+            raise ValueError("off-CPU samples are taken by BPF programs, and the user backend has none")
+        self._off_cpu = OffCPU.of(off_cpu)
         if unwinder is not None and backend == "user":
             raise ValueError("an unwinder is chosen for BPF programs, and the user backend has none")
         self._unwinder = unwinder
@@ -140,6 +145,7 @@ class Recording:
                         children=self._children,
                         debug_tracer=self._debug,
                         unwinder=self._unwinder,
+                        off_cpu=self._off_cpu or False,
                     )
                     profiler = undo.enter_context(bpf)
                     if self.command is not None:
@@ -149,7 +155,7 @@ class Recording:
                 return profiler
             except RubyUnwindError as error:
                 reason = why_refused(error)
-                if self._backend == "bpf" or self._unwinder is not None or not reason:
+                if self._backend == "bpf" or self._unwinder is not None or self._off_cpu or not reason:
                     raise
                 self.fallback = reason
         user = exits.enter_context(UserProfiler(self._pids, rate=self.profile.rate, children=self._children))
@@ -206,6 +212,7 @@ def record(
     children: bool = True,
     backend: str = "auto",
     unwinder: str | None = None,
+    off_cpu: OffCPU | bool | str = False,
 ) -> Profile:
     """Record one process, or a command that is started for it, and return the profile. See Recording.
 
@@ -219,5 +226,6 @@ def record(
         children=children,
         backend=backend,
         unwinder=unwinder,
+        off_cpu=off_cpu,
     ) as recording:
         return recording.run(duration)
