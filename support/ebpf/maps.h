@@ -176,6 +176,9 @@ struct {
  */
 HASH_MAP(off_cpu_threads, BPF_MAP_TYPE_HASH, 5632, u32, OffCPUThread);
 
+/* When the last switch was, on each CPU. */
+HASH_MAP(off_cpu_last, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
+
 #define OFF_CPU_TRACES(name, entries, most)                                                        \
   struct name##_value {                                                                            \
     u64 head[10];                                                                                  \

@@ -70,11 +70,12 @@ INLINE void send_away(void *ctx, u64 *head, u64 away, u64 most) {
   increment_counter(error ? COUNTER_OFF_CPU_OUTPUT_FAILED : COUNTER_OFF_CPU_SENT);
 }
 
-/* come_back ends the absence of a thread, if it is one that is waited for. */
-INLINE void come_back(void *ctx, u32 tid, u64 now) {
+/* come_back ends the absence of a thread, if it is one that is waited for; returns whether it is.
+ */
+static __attribute__((noinline)) bool come_back(void *ctx, u32 tid, u64 now) {
   const OffCPUThread *thread = map_element(&off_cpu_threads, tid);
   if (!thread)
-    return;
+    return false;
   const WalkerConfig *config = map_element(&walker_config, 0);
   u64 away = now > thread->since ? now - thread->since : 0;
   u32 room = thread->room;
@@ -97,13 +98,35 @@ INLINE void come_back(void *ctx, u32 tid, u64 now) {
       send_away(ctx, trace->head, away, MAX_DEEP_FRAMES);
   }
   forget_away(tid, room);
+  return true;
+}
+
+/*
+ * come_back_late does so for the current thread. Not every switch is shown to us: it may have come
+ * back at any time since the last one on this CPU that was, to which its wait is counted.
+ */
+INLINE void come_back_late(void *ctx, u64 last) {
+  if (come_back(ctx, (u32)bpf_get_current_pid_tgid(), last))
+    increment_counter(COUNTER_OFF_CPU_LATE);
+}
+
+/* The time of the last switch on this CPU, and puts that of this one in its place. */
+INLINE u64 last_switch(u64 now) {
+  u64 *time = map_element(&off_cpu_last, 0);
+  u64 last = now;
+  if (time) {
+    last = *time;
+    *time = now;
+  }
+  return last;
 }
 
 /* Whether this switch is to be recorded; those of a process that is to be sampled are counted. */
-INLINE bool is_chosen(void *ctx, u64 id) {
+INLINE bool is_chosen(void *ctx, u64 id, u64 last) {
   u32 pid = id >> 32;
   if (pid == 0 || !is_followed(pid) || is_exiting())
     return false;
+  come_back_late(ctx, last);
   increment_counter(COUNTER_OFF_CPU_SWITCHES);
   const SystemConfig *config = map_element(&system_config, 0);
   u32 threshold = config ? config->off_cpu_threshold : 0;
@@ -112,19 +135,20 @@ INLINE bool is_chosen(void *ctx, u64 id) {
     increment_counter(COUNTER_OFF_CPU_NOT_CHOSEN);
     return false;
   }
-  if (pid_information_exists(pid))
-    return true;
-  increment_counter(COUNTER_OFF_CPU_UNKNOWN_PID);
-  if (report_pid(ctx, pid, true))
-    increment_metric(metricID_NumProcNew);
-  return false;
+  if (!pid_information_exists(pid)) {
+    /* There will be no user frames. But the wait may be a long one: it is sent all the same. */
+    increment_counter(COUNTER_OFF_CPU_UNKNOWN_PID);
+    if (report_pid(ctx, pid, true))
+      increment_metric(metricID_NumProcNew);
+  }
+  return true;
 }
 
 /* begin_leave begins the trace of the thread that goes; false if there is none to be taken. */
-INLINE bool begin_leave(struct raw_tracepoint_args *ctx, u32 *slot, Walk *walk) {
+INLINE bool begin_leave(struct raw_tracepoint_args *ctx, u64 last, u32 *slot, Walk *walk) {
   u64 id = bpf_get_current_pid_tgid();
   const WalkerConfig *config = map_element(&walker_config, 0);
-  if (!config || !is_chosen(ctx, id))
+  if (!config || !is_chosen(ctx, id, last))
     return false;
   *slot = config->off_cpu_slot + bpf_get_smp_processor_id();
   if (!walk_of(*slot, walk)) {
@@ -164,11 +188,6 @@ INLINE void end_leave(void *ctx, const Walk *walk) {
   if (!complete_trace(ctx, walk))
     return;
   u32 tid = walk->record->trace.tid;
-  const OffCPUThread *before = map_element(&off_cpu_threads, tid);
-  if (before) { /* another thread of that number, or a switch that was not seen */
-    increment_counter(COUNTER_OFF_CPU_STALE);
-    forget_away(tid, before->room);
-  }
   OffCPUThread thread = {};
   int room = keep((WalkRecord *)walk->record, tid);
   if (room < 0) {
@@ -186,20 +205,21 @@ INLINE void end_leave(void *ctx, const Walk *walk) {
 /* The thread that comes is back when the switch begins: what the other's walk takes is not its
  * wait.
  */
-INLINE void begin_switch(struct raw_tracepoint_args *ctx) {
+INLINE u64 begin_switch(struct raw_tracepoint_args *ctx) {
   u64 now = bpf_ktime_get_ns();
   const struct task_struct *next = next_task(ctx);
   s32 tid = 0;
   if (!bpf_probe_read_kernel(&tid, sizeof(tid), &next->pid) && tid)
     come_back(ctx, tid, now);
+  return last_switch(now);
 }
 
 SEC("?raw_tp/sched_switch")
 int off_cpu_walker(struct raw_tracepoint_args *ctx) {
   Walk walk;
   u32 slot = 0;
-  begin_switch(ctx);
-  if (!begin_leave(ctx, &slot, &walk))
+  u64 last = begin_switch(ctx);
+  if (!begin_leave(ctx, last, &slot, &walk))
     return 0;
   take_all_steps(&walk, slot);
   end_leave(ctx, &walk);
@@ -211,10 +231,17 @@ SEC("?raw_tp/sched_switch")
 int off_cpu_walker_loop(struct raw_tracepoint_args *ctx) {
   Walk walk;
   u32 slot = 0;
-  begin_switch(ctx);
-  if (!begin_leave(ctx, &slot, &walk))
+  u64 last = begin_switch(ctx);
+  if (!begin_leave(ctx, last, &slot, &walk))
     return 0;
   loop_over_all_steps(&walk, slot);
   end_leave(ctx, &walk);
+  return 0;
+}
+
+/* A thread that ends does not wait any more, whatever was seen of it. */
+SEC("?raw_tp/sched_process_exit")
+int off_cpu_exit(struct raw_tracepoint_args *ctx) {
+  come_back_late(ctx, last_switch(bpf_ktime_get_ns()));
   return 0;
 }

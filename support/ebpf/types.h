@@ -579,16 +579,16 @@ typedef enum Counter {
   COUNTER_DROPPED_ERROR_ONLY = 10,    /* system_config.drop_error_only_traces */
   COUNTER_NO_USER_REGS = 11,          /* kernel threads and tasks without user registers */
   COUNTER_NOT_FOLLOWED = 12,          /* children that followed_pids had no room for */
-  /* Of switches away from a CPU. The first is the sum of those from NOT_CHOSEN on, of
-   * DROPPED_ERROR_ONLY as far as it is theirs, and of the entries of off_cpu_threads. */
-  COUNTER_OFF_CPU_SWITCHES = 13,    /* of threads that are to be sampled */
-  COUNTER_OFF_CPU_NOT_CHOSEN = 14,  /* left out by system_config.off_cpu_threshold */
-  COUNTER_OFF_CPU_UNKNOWN_PID = 15, /* of a process user space has not registered yet */
-  COUNTER_OFF_CPU_NO_ROOM = 16,     /* too many threads were away at once for the maps */
-  COUNTER_OFF_CPU_STALE = 17,       /* the thread's return was not seen */
-  COUNTER_OFF_CPU_SHORT = 18,       /* back sooner than walker_config.off_cpu_shortest */
-  COUNTER_OFF_CPU_SENT = 19,
-  COUNTER_OFF_CPU_OUTPUT_FAILED = 20, /* the perf buffer took none */
+  /* Of switches away from a CPU. The first is the sum of the next five, of DROPPED_ERROR_ONLY as
+   * far as it is theirs, and of the entries of off_cpu_threads. */
+  COUNTER_OFF_CPU_SWITCHES = 13,   /* of threads that are to be sampled */
+  COUNTER_OFF_CPU_NOT_CHOSEN = 14, /* left out by system_config.off_cpu_threshold */
+  COUNTER_OFF_CPU_NO_ROOM = 15,    /* too many threads were away at once for the maps */
+  COUNTER_OFF_CPU_SHORT = 16,      /* back sooner than walker_config.off_cpu_shortest */
+  COUNTER_OFF_CPU_SENT = 17,
+  COUNTER_OFF_CPU_OUTPUT_FAILED = 18, /* the perf buffer took none */
+  COUNTER_OFF_CPU_LATE = 19,          /* the return was noticed later: the time is too short */
+  COUNTER_OFF_CPU_UNKNOWN_PID = 20,   /* of a process user space has not registered yet */
   COUNTER_OFF_CPU_SHORT_NS = 21,      /* the time of those that were too short */
   NUM_COUNTERS = 22
 } Counter;

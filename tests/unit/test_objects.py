@@ -37,6 +37,7 @@ WALKER_PROGRAMS = {
     "native_tracer_walker_loop": "?perf_event",
     "off_cpu_walker": "?raw_tp/sched_switch",
     "off_cpu_walker_loop": "?raw_tp/sched_switch",
+    "off_cpu_exit": "?raw_tp/sched_process_exit",
 }
 # Of the legacy object, and loaded on request only.
 LEGACY_PROGRAMS = {"unwind_native_long": "?perf_event", "analyze_system": "?perf_event"}
@@ -79,6 +80,7 @@ WALKER_MAPS = {
     "pid_mappings": (MapType.LPM_TRIE, 16, 48, 1 << 19),
     "flat_rows": (MapType.ARRAY, 4, 8, 1 << 21),
     "flat_pages": (MapType.ARRAY, 4, 8, 1 << 19),
+    "off_cpu_last": (MapType.PERCPU_ARRAY, 4, 8, 1),
     "off_cpu_threads": (MapType.HASH, 4, 16, 5632),
     "off_cpu_traces_few": (MapType.HASH, 4, 80 + 24 * 128, 4096),
     "off_cpu_traces_some": (MapType.HASH, 4, 80 + 24 * 640, 1024),

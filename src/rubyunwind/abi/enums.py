@@ -206,16 +206,16 @@ class Counter(IntEnum):
     DROPPED_ERROR_ONLY = 10  # by SystemConfig.drop_error_only_traces
     NO_USER_REGS = 11  # kernel threads and tasks without user registers
     NOT_FOLLOWED = 12  # children that followed_pids had no room for
-    # Of switches away from a CPU. The first is the sum of those from NOT_CHOSEN on, of DROPPED_ERROR_ONLY as
-    # far as it is theirs, and of the threads that are away.
+    # Of switches away from a CPU. The first is the sum of the next five, of DROPPED_ERROR_ONLY as far as it
+    # is theirs, and of the threads that are away.
     OFF_CPU_SWITCHES = 13  # of threads that are to be sampled
     OFF_CPU_NOT_CHOSEN = 14  # left out by SystemConfig.off_cpu_threshold
-    OFF_CPU_UNKNOWN_PID = 15  # of a process user space has not registered yet
-    OFF_CPU_NO_ROOM = 16  # too many threads were away at once for the maps
-    OFF_CPU_STALE = 17  # the thread's return was not seen
-    OFF_CPU_SHORT = 18  # back sooner than WalkerConfig.off_cpu_shortest
-    OFF_CPU_SENT = 19
-    OFF_CPU_OUTPUT_FAILED = 20  # the perf buffer took none
+    OFF_CPU_NO_ROOM = 15  # too many threads were away at once for the maps
+    OFF_CPU_SHORT = 16  # back sooner than WalkerConfig.off_cpu_shortest
+    OFF_CPU_SENT = 17
+    OFF_CPU_OUTPUT_FAILED = 18  # the perf buffer took none
+    OFF_CPU_LATE = 19  # the return was noticed later: the time is too short
+    OFF_CPU_UNKNOWN_PID = 20  # of a process user space has not registered yet: without user frames
     OFF_CPU_SHORT_NS = 21  # the time of those that were too short
 
 

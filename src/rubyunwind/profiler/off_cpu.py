@@ -160,9 +160,7 @@ def switches(counters: Mapping[Counter, int]) -> Switches:
             (Counter.OFF_CPU_NOT_CHOSEN,),
             (Counter.OFF_CPU_SHORT,),
             (
-                Counter.OFF_CPU_UNKNOWN_PID,
                 Counter.OFF_CPU_NO_ROOM,
-                Counter.OFF_CPU_STALE,
                 Counter.OFF_CPU_OUTPUT_FAILED,
             ),
         )

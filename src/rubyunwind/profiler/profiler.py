@@ -21,7 +21,7 @@ from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
 from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
-from rubyunwind.profiler.tracer import entry_of, load_tracer, off_cpu_of, tracer_spec
+from rubyunwind.profiler.tracer import OFF_CPU_EXIT, entry_of, load_tracer, off_cpu_of, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ class Profiler:
         if self._off_cpu is not None:
             self._away = ThreadsAway(self._collection.maps, self._assembler)
             self._switches = off_cpu_of(self._collection).attach_raw_tracepoint()
+            self._collection.programs[OFF_CPU_EXIT].attach_raw_tracepoint()
         if self._off_cpu is None or not self._off_cpu.only:
             self._ticks.start()
 
@@ -367,9 +368,8 @@ class Profiler:
             ("process not registered yet", Counter.UNKNOWN_PID),
             ("only an error", Counter.DROPPED_ERROR_ONLY),
             ("processes too many to follow", Counter.NOT_FOLLOWED),
-            ("off CPU, process not registered yet", Counter.OFF_CPU_UNKNOWN_PID),
             ("off CPU, too many threads at once", Counter.OFF_CPU_NO_ROOM),
-            ("off CPU, return not seen", Counter.OFF_CPU_STALE),
+            ("off CPU, return noticed late", Counter.OFF_CPU_LATE),
         ):
             if counters.get(which):
                 failed[reason] = counters[which]

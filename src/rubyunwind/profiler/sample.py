@@ -62,7 +62,7 @@ class Switches:
     `seen` is the sum of the others. `sent` came back and are samples. Those `waiting` have not; when sampling
     stops they become samples, too, with the time so far. `not_chosen` by probability; `short` were away for
     less time than asked for, for `short_ns` all together. `failed` are without a sample: lost to a full perf
-    buffer, of a process that was not registered yet, without room in a map, or never seen to return.
+    buffer, or without room in a map.
     """
 
     seen: int = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.spec import CollectionSpec
     from rubyunwind.profiler.off_cpu import OffCPU
 
-__all__ = ["entry_of", "load_tracer", "off_cpu_of", "tracer_spec"]
+__all__ = ["OFF_CPU_EXIT", "entry_of", "load_tracer", "off_cpu_of", "tracer_spec"]
 
 WALKER_ENTRY, CHAIN_ENTRY = "native_tracer_walker", "native_tracer_entry"
 # The walker with bpf_loop, which the verifier has less work with.
@@ -36,9 +36,10 @@ _ENTRIES = (WALKER_LOOP_ENTRY, WALKER_ENTRY, CHAIN_ENTRY)
 # the names of) the chain's.
 _WALKERS = ("walk_records", "iseq_cache", "walker_config", "pid_mappings", "flat_rows", "flat_pages")
 _PER_CPU = ("walk_records", "iseq_cache")
-OFF_CPU_ENTRY, OFF_CPU_LOOP_ENTRY = "off_cpu_walker", "off_cpu_walker_loop"
+OFF_CPU_ENTRY, OFF_CPU_LOOP_ENTRY, OFF_CPU_EXIT = "off_cpu_walker", "off_cpu_walker_loop", "off_cpu_exit"
 # Threads that are off the CPU at once, by the number of frames that they leave it with; and all of them.
 _OFF_CPU = {
+    "off_cpu_last": 1,
     "off_cpu_threads": 1296,
     "off_cpu_traces_few": 1024,
     "off_cpu_traces_some": 256,
@@ -163,7 +164,7 @@ def _walker_only(spec: CollectionSpec, *, off_cpu: bool) -> tuple[CollectionSpec
     loop = _has("helper loop")
     entries = {WALKER_LOOP_ENTRY if loop else WALKER_ENTRY}
     if off_cpu:
-        entries.add(OFF_CPU_LOOP_ENTRY if loop else OFF_CPU_ENTRY)
+        entries |= {OFF_CPU_LOOP_ENTRY if loop else OFF_CPU_ENTRY, OFF_CPU_EXIT}
     programs = {
         name: replace(
             program, load=name in entries or (program.load and program.type != ProgramType.PERF_EVENT)
