@@ -38,6 +38,8 @@ _TAKERS = frozenset(
 # thread.c: exported, so that they have names always. Their own waits, that is those that no Ruby code in
 # between has asked for, are for the lock that they have just handed over.
 _YIELDERS = frozenset({"rb_thread_schedule", "rb_threadptr_execute_interrupts"})
+# Of the C library: the lock is a condition, and a mutex for a moment.
+_CONDITIONS = ("pthread_cond_", "__pthread_cond_")
 
 
 def waiting_frames(frames: list[Frame], *, runnable: bool) -> list[Frame]:
@@ -66,7 +68,7 @@ def _waits_for_lock(frames: Sequence[Frame]) -> bool:
     if not _TAKERS.isdisjoint(names):
         return True
     at = next((at for at, name in enumerate(names) if name in _YIELDERS), 0)
-    # From the leaf on: the C library, which waits, and then nothing but Ruby itself.
+    # From it on inwards nothing but Ruby itself, up to the wait for a condition.
     ruby = native[at].module if at else None
-    inner = [frame.module == ruby for frame in native[:at]]
-    return bool(inner) and inner == sorted(inner) and not inner[0] and inner[-1]
+    own = len(list(takewhile(lambda frame: frame.module == ruby, reversed(native[:at]))))
+    return 0 < own < at and names[at - own - 1].startswith(_CONDITIONS)
