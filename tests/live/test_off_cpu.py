@@ -127,6 +127,10 @@ def test_a_wait_has_its_stack_and_its_time(recording: Recorded, kind: str, funct
     method = truth["frames"][0][2]
     in_it = [s for s in mine if any(frame.label == method for frame in s.frames)]
     total = sum(sample.weight for sample in in_it)
+    if kind == "child":  # until it is registered it has the time, and no frames of its own
+        early = [sample for sample in mine if {frame.kind for frame in sample.frames} == {"kernel"}]
+        assert {sample.reason for sample in early} <= {"unmapped pc"}
+        total += sum(sample.weight for sample in early)
     assert abs(total - truth["ns"]) <= SHARE * truth["ns"], (total, truth["ns"])
     place = tuple(truth["frames"][0][:2])
     stacks: Tally[tuple[Any, ...]] = Tally()
@@ -135,8 +139,8 @@ def test_a_wait_has_its_stack_and_its_time(recording: Recorded, kind: str, funct
     expected = ((*place, function), *own_frames(truth["frames"]))
     stack, weight = stacks.most_common(1)[0]
     assert stack == expected
-    assert weight >= (1 - SHARE) * total
-    longest = sorted(in_it, key=lambda sample: -sample.weight)[: truth["rounds"]]
+    assert weight >= (1 - SHARE) * sum(stacks.values())
+    longest = sorted(in_it, key=lambda sample: -sample.weight)[: truth["rounds"] - 1]
     assert all(sample.complete for sample in longest)
     assert all(sample.frames[0].kind == "kernel" for sample in longest)
 
