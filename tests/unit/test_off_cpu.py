@@ -14,7 +14,9 @@ from rubyunwind.abi import Counter, Frame, FrameMarker, OffCPURoom, OffCPUThread
 from rubyunwind.cli.record import command
 from rubyunwind.profiler.off_cpu import ThreadsAway, switches
 from rubyunwind.profiler.recording import Recording
+from rubyunwind.profiler.sample import Frame as Named
 from rubyunwind.profiler.sample import Switches
+from rubyunwind.profiler.samples import SampledStack
 
 
 def test_what_may_be_asked_for() -> None:
@@ -76,6 +78,7 @@ class Map(dict[bytes, bytes]):
 class Names:
     def __init__(self) -> None:
         self.named: list[int] = []
+        self.starting = False
         self.named_ahead: dict[Any, Any] = {}
 
     def key(self, trace: Trace) -> tuple[int, bytes]:
@@ -83,7 +86,11 @@ class Names:
 
     def stack(self, trace: Trace) -> Any:
         self.named.append(trace.tid)
-        return f"stack of {trace.tid}"
+        return SampledStack((Named("unknown" if self.starting else "native", f"stack of {trace.tid}"),))
+
+    @property
+    def ahead(self) -> list[str]:
+        return [stack.frames[0].name for stack in self.named_ahead.values()]
 
 
 class Away:
@@ -136,12 +143,22 @@ def test_stacks_of_long_waits_are_named_once_and_kept_until_they_may_have_come(a
     away.look_again()
     away.look_again()
     assert away.names.named == [1]
-    assert list(away.names.named_ahead.values()) == ["stack of 1"]
+    assert away.names.ahead == ["stack of 1"]
     away.maps["off_cpu_threads"].clear()
     away.look_again()  # its trace may be under way
-    assert list(away.names.named_ahead.values()) == ["stack of 1"]
+    assert away.names.ahead == ["stack of 1"]
     away.look_again()
     assert away.names.named_ahead == {}
+
+
+def test_a_stack_without_names_is_asked_for_again(away: Away) -> None:
+    away.put(1, ago=10)
+    away.names.starting = True
+    away.look_again()
+    assert away.names.ahead == []
+    away.names.starting = False
+    away.look_again()
+    assert away.names.ahead == ["stack of 1"]
 
 
 def test_looks_are_some_time_apart(away: Away) -> None:

@@ -39,7 +39,7 @@ _OFFSETS = {name: Trace.members[name].offset for name in ("stack_len", "frames")
 
 # Threads are looked at after so many seconds, or later if that would take more than so much of a CPU; those
 # that have been away for so long are named.
-_PERIOD, _SHARE, _LONG_NS = 0.1, 0.01, 50_000_000
+_PERIOD, _SHARE, _LONG_NS = 0.1, 0.02, 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ThreadsAway:
 
     def look(self) -> None:
         """Name the stacks of those that have been away for some time, now and then."""
-        begin = time.monotonic()
+        begin, used = time.monotonic(), time.thread_time()
         if begin < self._due:
             return
         # Those of the last look stay for one more: their traces may be under way.
@@ -116,14 +116,20 @@ class ThreadsAway:
             which = (tid, thread.since)
             known = before.get(which)
             if known is None and begin * 1e9 - thread.since > _LONG_NS:
-                trace = self._trace(tid, thread)
-                if trace is not None:
-                    known = (self._assembler.key(trace), self._assembler.stack(trace))
+                known = self._name(tid, thread)
             if known is not None:
                 self._named[which] = known
         self._assembler.named_ahead = {**dict(before.values()), **dict(self._named.values())}
-        end = time.monotonic()
-        self._due = end + max(_PERIOD, (end - begin) / _SHARE)
+        self._due = time.monotonic() + max(_PERIOD, (time.thread_time() - used) / _SHARE)
+
+    def _name(self, tid: bytes, thread: OffCPUThread) -> tuple[StackKey, SampledStack] | None:
+        trace = self._trace(tid, thread)
+        if trace is None:
+            return None
+        stack = self._assembler.stack(trace)
+        if any(frame.kind == "unknown" for frame in stack.frames):  # more may be known of a Ruby that starts
+            return None
+        return self._assembler.key(trace), stack
 
     def traces(self) -> list[Trace]:
         """Return the traces of all, with the time so far as `offtime`.
