@@ -89,5 +89,5 @@ struct bpf_perf_event_data {
 
 /* include/uapi/linux/bpf.h: struct bpf_raw_tracepoint_args */
 struct raw_tracepoint_args {
-  u64 args[4];
+  u64 args[3];
 };

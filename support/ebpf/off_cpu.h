@@ -14,14 +14,13 @@
  */
 #pragma once
 
-/* ctx->args of sched_switch: preempt, previous, next. Linux 5.18 had the state of the previous one
- * second in its first releases, before it went to the end. */
-INLINE const void *next_task(const struct raw_tracepoint_args *ctx) {
-  u64 third = ctx->args[2];
-  u64 fourth = ctx->args[3];
-  /* Else clang chooses the place and then reads it, which the verifier does not take. */
-  asm volatile("" : "+r"(third), "+r"(fourth));
-  return (const void *)(ctx->args[1] == bpf_get_current_task() ? third : fourth);
+/*
+ * ctx->args of sched_switch: preempt, previous, next and, from 5.18 on, the state of the previous
+ * one. That is read from the task instead: a program that reads a fourth argument is not attached
+ * where there are three.
+ */
+INLINE const struct task_struct *next_task(const struct raw_tracepoint_args *ctx) {
+  return (const struct task_struct *)ctx->args[2];
 }
 
 /* Whether the current task could go on if it had a CPU: it has used up its time, or has been
