@@ -25,6 +25,7 @@ from rubyunwind.errors import (
 if TYPE_CHECKING:
     from rubyunwind.bpf.features import features
     from rubyunwind.bpf.spec import load_collection_spec
+    from rubyunwind.profiler.off_cpu import OffCPU
     from rubyunwind.profiler.profiler import Profiler
     from rubyunwind.profiler.recording import Profile, Recording, record
     from rubyunwind.profiler.sample import Sample
@@ -38,6 +39,7 @@ __all__ = [
     "BpfError",
     "DecodeError",
     "NotSupported",
+    "OffCPU",
     "Profile",
     "Profiler",
     "Recording",
@@ -55,6 +57,7 @@ __all__ += abi.__all__
 
 # Public names that cost something to import, and the modules they live in.
 _LAZY = {
+    "OffCPU": "rubyunwind.profiler.off_cpu",
     "Profile": "rubyunwind.profiler.recording",
     "Profiler": "rubyunwind.profiler.profiler",
     "Recording": "rubyunwind.profiler.recording",

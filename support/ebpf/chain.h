@@ -3,8 +3,8 @@
 #pragma once
 #include "events.h"
 
-/* finish_trace completes the record and sends it: the body of unwind_stop. */
-INLINE void finish_trace(void *ctx, const Walk *walk) {
+/* complete_trace says how the walk has ended, in the trace; false if that is not to be sent. */
+INLINE bool complete_trace(void *ctx, const Walk *walk) {
   PerCPURecord *record = walk->record;
   Trace *trace = &record->trace;
   UnwindState *state = &record->state;
@@ -29,10 +29,16 @@ INLINE void finish_trace(void *ctx, const Walk *walk) {
     const SystemConfig *config = map_element(&system_config, 0);
     if (config && config->drop_error_only_traces) {
       increment_counter(COUNTER_DROPPED_ERROR_ONLY);
-      return;
+      return false;
     }
   }
-  send_trace(ctx, walk);
+  return true;
+}
+
+/* finish_trace completes the record and sends it: the body of unwind_stop. */
+INLINE void finish_trace(void *ctx, const Walk *walk) {
+  if (complete_trace(ctx, walk))
+    send_trace(ctx, walk);
 }
 
 /*

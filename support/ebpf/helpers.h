@@ -33,6 +33,7 @@ static long (*bpf_map_update_elem)(void *map, const void *key, const void *value
                                    u64 flags) = (void *)2;
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*bpf_get_prandom_u32)(void) = (void *)7;
 static u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*bpf_trace_printk)(const char *format, u32 size, ...) = (void *)6;
 static long (*bpf_tail_call)(void *ctx, void *prog_array, u32 index) = (void *)12;

@@ -59,11 +59,26 @@ struct signal_struct {
 } KERNEL_STRUCT;
 
 struct task_struct {
+  u32 __state; /* 5.14; `state` before */
+  u32 flags;
   s32 pid, tgid;
   void *stack;
   struct signal_struct *signal;
   struct thread_struct thread;
 } KERNEL_STRUCT;
+
+/* include/linux/sched.h: the thread is on its way out. */
+enum { PF_EXITING = 0x4 };
+
+#ifdef __bpf__
+/* What follows three underscores is not part of the name. */
+struct task_struct___before_5_14 {
+  s64 state;
+} KERNEL_STRUCT;
+
+/* Does the running kernel have this member? (BPF_FIELD_EXISTS) */
+#define KERNEL_HAS_FIELD(field) __builtin_preserve_field_info(field, 2)
+#endif
 
 /* include/uapi/linux/bpf_perf_event.h */
 struct bpf_perf_event_data {
@@ -74,5 +89,5 @@ struct bpf_perf_event_data {
 
 /* include/uapi/linux/bpf.h: struct bpf_raw_tracepoint_args */
 struct raw_tracepoint_args {
-  u64 args[2];
+  u64 args[3];
 };

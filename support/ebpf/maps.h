@@ -134,8 +134,8 @@ HASH_MAP(ruby_vms, BPF_MAP_TYPE_HASH, 1024, u32, RubyVMInfo);
 HASH_MAP(counters, BPF_MAP_TYPE_PERCPU_ARRAY, NUM_COUNTERS, u32, u64);
 
 #ifndef RUBYUNWIND_LEGACY
-/* The walker's: a record and a cache for each CPU (set by the loader; too large for a per-CPU map).
- */
+/* The walker's: a record and a cache for each CPU (set by the loader; too large for a per-CPU map),
+ * and as many again for off-CPU traces. */
 HASH_MAP(walk_records, BPF_MAP_TYPE_ARRAY, 1, u32, WalkRecord);
 HASH_MAP(iseq_cache, BPF_MAP_TYPE_ARRAY, 1, u32, IseqCache);
 HASH_MAP(walker_config, BPF_MAP_TYPE_ARRAY, 1, u32, WalkerConfig);
@@ -168,6 +168,27 @@ struct {
   MAP_TYPE(key, u32);
   MAP_TYPE(value, FlatPage);
 } flat_pages SEC(".maps");
+
+/*
+ * Threads that are off the CPU, and the stacks that they left it with until they are back. Not
+ * sched_times, which is per CPU: a thread may come back on another one. Preallocated, as all that
+ * changes while the scheduler switches; so a trace goes where there are just about frames enough.
+ */
+HASH_MAP(off_cpu_threads, BPF_MAP_TYPE_HASH, 5632, u32, OffCPUThread);
+
+/* When the last switch was, on each CPU. */
+HASH_MAP(off_cpu_last, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
+
+#define OFF_CPU_TRACES(name, entries, most)                                                        \
+  struct name##_value {                                                                            \
+    u64 head[10];                                                                                  \
+    Frame frames[most];                                                                            \
+  };                                                                                               \
+  HASH_MAP(name, BPF_MAP_TYPE_HASH, entries, u32, struct name##_value)
+
+OFF_CPU_TRACES(off_cpu_traces_few, 4096, OFF_CPU_FEW_FRAMES);
+OFF_CPU_TRACES(off_cpu_traces_some, 1024, OFF_CPU_SOME_FRAMES);
+OFF_CPU_TRACES(off_cpu_traces_many, 64, MAX_DEEP_FRAMES);
 #endif
 
 /* Which processes are sampled, if not all; FollowFlag bits. */
@@ -202,5 +223,6 @@ struct abi_types {
   Counter counter;
   RubyTLSKind ruby_tls_kind;
   FollowFlag follow_flag;
+  OffCPURoom off_cpu_room;
 };
 HASH_MAP(abi_types, BPF_MAP_TYPE_ARRAY, 1, u32, struct abi_types);

@@ -7,10 +7,12 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* push_kernel_stack puts kernel frames into the record itself; they are its first. */
-INLINE void push_kernel_stack(struct bpf_perf_event_data *ctx, const Walk *walk) {
+/* push_kernel_stack puts kernel frames into the record itself; they are its first. They come
+ * through a window that holds nothing yet, where there is one. */
+INLINE void push_kernel_stack(void *ctx, const Walk *walk) {
   Trace *trace = &walk->record->trace;
-  struct kernel_stack *stack = map_element(&kernel_stack_scratch, 0);
+  struct kernel_stack *stack = walk->windows ? (struct kernel_stack *)walk->windows->stack
+                                             : map_element(&kernel_stack_scratch, 0);
   if (!stack)
     return;
   long bytes = bpf_get_stack(ctx, stack, sizeof(*stack), 0);
@@ -95,28 +97,22 @@ INLINE void ruby_failed(PerCPURecord *record, ErrorCode error) {
     record->state.unwind_error = error;
 }
 
-/* begin_trace fills the head of a trace and returns the unwinder of the innermost user frame. */
-INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id) {
-  PerCPURecord *record = walk->record;
+/* begin_head fills the head of a trace. */
+INLINE void begin_head(PerCPURecord *record, u64 id, TraceOrigin origin) {
   make_pristine(record);
   Trace *trace = &record->trace;
   trace->pid = id >> 32;
   trace->tid = id & 0xffffffff;
   trace->ktime = bpf_ktime_get_ns();
-  trace->origin = TRACE_ORIGIN_SAMPLING;
+  trace->origin = origin;
   if (bpf_get_current_comm(trace->comm, sizeof(trace->comm)) < 0)
     increment_metric(metricID_ErrBPFCurrentComm);
-  if (!is_user_mode(&ctx->regs)) {
-    trace->flags |= TRACE_KERNEL_MODE;
-    if (walk->windows) /* a deep trace has room for them */
-      push_kernel_stack(ctx, walk);
-    else
-      collect_kernel_stack(ctx, walk);
-  }
+}
 
+/* begin_user_frames returns the unwinder of the innermost one; `found` are registers of it. */
+INLINE u32 begin_user_frames(const Walk *walk, bool found, ErrorCode error) {
+  PerCPURecord *record = walk->record;
   u32 unwinder = PROG_UNWIND_STOP;
-  bool found = false;
-  ErrorCode error = get_user_registers(ctx, record, &found);
   if (!error) {
     if (found)
       error = get_next_unwinder_after_native_frame(walk, &unwinder);
@@ -125,6 +121,24 @@ INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id
   }
   record->state.unwind_error = error;
   return error ? leave_native(record, unwinder) : unwinder;
+}
+
+/* begin_trace begins the trace of a sample and returns the unwinder of the innermost user frame. */
+INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id) {
+  PerCPURecord *record = walk->record;
+  begin_head(record, id, TRACE_ORIGIN_SAMPLING);
+  Trace *trace = &record->trace;
+  if (!is_user_mode(&ctx->regs)) {
+    trace->flags |= TRACE_KERNEL_MODE;
+    if (walk->windows) /* a deep trace has room for them */
+      push_kernel_stack(ctx, walk);
+    else
+      collect_kernel_stack(ctx, walk);
+  }
+
+  bool found = false;
+  ErrorCode error = get_user_registers(ctx, record, &found);
+  return begin_user_frames(walk, found, error);
 }
 
 SEC("perf_event")
@@ -285,10 +299,10 @@ int unwind_stop(struct bpf_perf_event_data *ctx) {
  */
 enum { STEPS_PER_CALL = 4, MAX_CALLS = 1500 };
 
-INLINE bool walk_of_this_cpu(Walk *walk) {
-  u64 cpu = bpf_get_smp_processor_id();
-  WalkRecord *record = map_element(&walk_records, cpu);
-  IseqCache *cache = map_element(&iseq_cache, cpu);
+/* The walk that a slot of walk_records and iseq_cache is for: one of a CPU. */
+INLINE bool walk_of(u32 slot, Walk *walk) {
+  WalkRecord *record = map_element(&walk_records, slot);
+  IseqCache *cache = map_element(&iseq_cache, slot);
   if (!record || !cache)
     return false;
   *walk = (Walk){.record = &record->record,
@@ -336,10 +350,10 @@ INLINE u32 take_step(const Walk *walk, WalkRecord *record) {
  * so the loop around it may have as many rounds as the deepest stack takes. Returns the next
  * unwinder.
  */
-__attribute__((noinline)) int take_steps(void) {
+__attribute__((noinline)) int take_steps(u32 slot) {
   Walk walk;
   u32 unwinder = PROG_UNWIND_STOP;
-  if (!walk_of_this_cpu(&walk))
+  if (!walk_of(slot, &walk))
     return unwinder;
   for (int i = 0; i < STEPS_PER_CALL; i++) {
     unwinder = take_step(&walk, (WalkRecord *)walk.record);
@@ -349,12 +363,8 @@ __attribute__((noinline)) int take_steps(void) {
   return unwinder;
 }
 
-/* begin_walk begins a trace; false if there is none to be taken, or no user frame in it. */
-INLINE bool begin_walk(struct bpf_perf_event_data *ctx, Walk *walk) {
-  u64 id = bpf_get_current_pid_tgid();
-  if (!begin_sample(ctx, id) || !walk_of_this_cpu(walk))
-    return false;
-  WalkRecord *record = (WalkRecord *)walk->record;
+/* Nothing of the last walk is left that this one would believe. */
+INLINE void clear_walk(WalkRecord *record) {
   const WalkerConfig *config = map_element(&walker_config, 0);
   u32 max_frames = config ? config->max_frames : 0;
   record->max_frames = max_frames ? max_frames : MAX_DEEP_FRAMES;
@@ -362,31 +372,47 @@ INLINE bool begin_walk(struct bpf_perf_event_data *ctx, Walk *walk) {
   record->windows.control_frames_bounds.bytes = 0;
   record->windows.env_bounds.bytes = 0;
   record->windows.stack_bounds.bytes = 0;
-  record->unwinder = begin_trace(ctx, walk, id);
-  if (record->unwinder == PROG_UNWIND_RUBY)
-    record->unwinder = enter_ruby(walk, record);
+}
+
+/* `unwinder` is that of the innermost user frame. */
+INLINE void begin_steps(const Walk *walk, WalkRecord *record, u32 unwinder) {
+  record->unwinder = unwinder == PROG_UNWIND_RUBY ? enter_ruby(walk, record) : unwinder;
+}
+
+/* begin_walk begins a trace; false if there is none to be taken. */
+INLINE bool begin_walk(struct bpf_perf_event_data *ctx, u32 slot, Walk *walk) {
+  u64 id = bpf_get_current_pid_tgid();
+  if (!begin_sample(ctx, id) || !walk_of(slot, walk))
+    return false;
+  WalkRecord *record = (WalkRecord *)walk->record;
+  clear_walk(record);
+  begin_steps(walk, record, begin_trace(ctx, walk, id));
   return true;
 }
 
-/* end_walk sends the trace. A walk that has not ended by now has taken more steps than there are
- * frames. */
-INLINE void end_walk(void *ctx, const Walk *walk) {
+/* A walk that has not ended by now has taken more steps than there are frames. */
+INLINE void end_walk(const Walk *walk) {
   WalkRecord *record = (WalkRecord *)walk->record;
   if (record->unwinder != PROG_UNWIND_STOP)
     record->record.state.unwind_error = ERR_STACK_LENGTH_EXCEEDED;
-  finish_trace(ctx, walk);
+}
+
+INLINE void take_all_steps(const Walk *walk, u32 slot) {
+  if (((WalkRecord *)walk->record)->unwinder != PROG_UNWIND_STOP)
+    for (int i = 0; i < MAX_CALLS; i++)
+      if (take_steps(slot) == PROG_UNWIND_STOP)
+        break;
+  end_walk(walk);
 }
 
 SEC("?perf_event")
 int native_tracer_walker(struct bpf_perf_event_data *ctx) {
   Walk walk;
-  if (!begin_walk(ctx, &walk))
+  u32 slot = bpf_get_smp_processor_id();
+  if (!begin_walk(ctx, slot, &walk))
     return 0;
-  if (((WalkRecord *)walk.record)->unwinder != PROG_UNWIND_STOP)
-    for (int i = 0; i < MAX_CALLS; i++)
-      if (take_steps() == PROG_UNWIND_STOP)
-        break;
-  end_walk(ctx, &walk);
+  take_all_steps(&walk, slot);
+  finish_trace(ctx, &walk);
   return 0;
 }
 
@@ -394,10 +420,15 @@ int native_tracer_walker(struct bpf_perf_event_data *ctx) {
 
 static long take_step_in_loop(u64 index, void *context) {
   (void)index;
-  (void)context;
   Walk walk;
-  return !walk_of_this_cpu(&walk) ||
+  return !walk_of(*(u32 *)context, &walk) ||
          take_step(&walk, (WalkRecord *)walk.record) == PROG_UNWIND_STOP;
+}
+
+INLINE void loop_over_all_steps(const Walk *walk, u32 slot) {
+  if (((WalkRecord *)walk->record)->unwinder != PROG_UNWIND_STOP)
+    bpf_loop(STEPS_PER_CALL * MAX_CALLS, take_step_in_loop, &slot, 0);
+  end_walk(walk);
 }
 
 /* Takes the place of native_tracer_walker where the kernel has bpf_loop (5.17): it is verified, and
@@ -405,13 +436,15 @@ static long take_step_in_loop(u64 index, void *context) {
 SEC("?perf_event")
 int native_tracer_walker_loop(struct bpf_perf_event_data *ctx) {
   Walk walk;
-  if (!begin_walk(ctx, &walk))
+  u32 slot = bpf_get_smp_processor_id();
+  if (!begin_walk(ctx, slot, &walk))
     return 0;
-  if (((WalkRecord *)walk.record)->unwinder != PROG_UNWIND_STOP)
-    bpf_loop(STEPS_PER_CALL * MAX_CALLS, take_step_in_loop, NULL, 0);
-  end_walk(ctx, &walk);
+  loop_over_all_steps(&walk, slot);
+  finish_trace(ctx, &walk);
   return 0;
 }
+
+#include "off_cpu.h"
 
 #endif
 

@@ -562,7 +562,8 @@ typedef enum TraceFlag {
   TRACE_KERNEL_INLINE = 0x40,  /* kernel frames lead the record: kernel_stackmap had no room */
   TRACE_EMPTY_SLOT = 0x80,     /* a slot of progs was empty, the walk ended there */
   TRACE_KERNEL_MODE = 0x100,   /* the CPU was in the kernel when it was sampled */
-  TRACE_NATIVE_LOST = 0x200    /* the native walk failed: Ruby frames came at once, without it */
+  TRACE_NATIVE_LOST = 0x200,   /* the native walk failed: Ruby frames came at once, without it */
+  TRACE_RUNNABLE = 0x400       /* off the CPU, but ready to run: another thread was given it */
 } TraceFlag;
 
 /* Indices into `counters`: what the frozen metrics have no id for. */
@@ -580,7 +581,18 @@ typedef enum Counter {
   COUNTER_DROPPED_ERROR_ONLY = 10,    /* system_config.drop_error_only_traces */
   COUNTER_NO_USER_REGS = 11,          /* kernel threads and tasks without user registers */
   COUNTER_NOT_FOLLOWED = 12,          /* children that followed_pids had no room for */
-  NUM_COUNTERS = 13
+  /* Of switches away from a CPU. The first is the sum of the next five, of DROPPED_ERROR_ONLY as
+   * far as it is theirs, and of the entries of off_cpu_threads. */
+  COUNTER_OFF_CPU_SWITCHES = 13,   /* of threads that are to be sampled */
+  COUNTER_OFF_CPU_NOT_CHOSEN = 14, /* left out by system_config.off_cpu_threshold */
+  COUNTER_OFF_CPU_NO_ROOM = 15,    /* too many threads were away at once for the maps */
+  COUNTER_OFF_CPU_SHORT = 16,      /* back sooner than walker_config.off_cpu_shortest */
+  COUNTER_OFF_CPU_SENT = 17,
+  COUNTER_OFF_CPU_OUTPUT_FAILED = 18, /* the perf buffer took none */
+  COUNTER_OFF_CPU_LATE = 19,          /* the return was noticed later: the time is too short */
+  COUNTER_OFF_CPU_UNKNOWN_PID = 20,   /* of a process user space has not registered yet */
+  COUNTER_OFF_CPU_SHORT_NS = 21,      /* the time of those that were too short */
+  NUM_COUNTERS = 22
 } Counter;
 
 /* Value of followed_pids, keyed by pid. Key 0: only processes that are in the map are sampled. */
@@ -700,8 +712,28 @@ typedef struct WalkRecord {
 
 /* How the walker is set up. */
 typedef struct WalkerConfig {
-  u32 max_frames; /* in a trace, at most MAX_DEEP_FRAMES; 0: as many */
+  u32 max_frames;       /* in a trace, at most MAX_DEEP_FRAMES; 0: as many */
+  u32 off_cpu_slot;     /* in walk_records and iseq_cache: the first CPU's for off-CPU traces */
+  u64 off_cpu_shortest; /* ns; threads that are back sooner are counted only */
 } WalkerConfig;
+
+/* ---- threads that are off the CPU ---- */
+
+/* Frames that the traces of an off_cpu_traces_ map have room for; the last takes all. */
+enum { OFF_CPU_FEW_FRAMES = 128, OFF_CPU_SOME_FRAMES = 640 };
+
+/* Which of those maps has the trace of a thread. */
+typedef enum OffCPURoom {
+  OFF_CPU_ROOM_FEW = 0,
+  OFF_CPU_ROOM_SOME = 1,
+  OFF_CPU_ROOM_MANY = 2
+} OffCPURoom;
+
+/* A thread that is away. Value of off_cpu_threads, keyed by thread id. */
+typedef struct OffCPUThread {
+  u64 since; /* ktime */
+  u32 room;  /* OffCPURoom */
+} OffCPUThread;
 
 /* Offsets in the kernel's task_struct of the ids of the thread and of its process. */
 typedef struct TaskOffsets {
@@ -715,6 +747,8 @@ STATIC_ASSERT(sizeof(Trace) == 3152, "Trace is frozen");
 STATIC_ASSERT(sizeof(RubyProcInfo) == 32, "RubyProcInfo is frozen");
 STATIC_ASSERT(sizeof(((RubyUnwindScratchSpace *)0)->signal_regs) >= 34 * sizeof(u64),
               "the registers of a sample fit, too: struct pt_regs of arm64 as user space sees it");
+STATIC_ASSERT((u32)STACK_WINDOW >= (u32)PERF_MAX_STACK_DEPTH,
+              "a kernel stack passes through the window for words of the user's");
 STATIC_ASSERT(offsetof(WalkRecord, frames) - offsetof(WalkRecord, head) == offsetof(Trace, frames),
               "a deep trace is laid out as a trace");
 #if defined(__x86_64__)

@@ -53,6 +53,20 @@ INLINE ErrorCode take_registers(UnwindState *state, const struct pt_regs *regs) 
 
 #endif
 
+/* Fills the state with what the current task had when it entered the kernel. */
+INLINE ErrorCode get_saved_user_registers(PerCPURecord *record, bool *found) {
+  struct pt_regs *regs = (struct pt_regs *)record->rubyUnwindScratch.signal_regs;
+  *found = false;
+  if (read_saved_registers(regs)) {
+    increment_metric(metricID_UnwindNativeErrReadKernelModeRegs);
+    return ERR_NATIVE_READ_KERNELMODE_REGS;
+  }
+  if (!is_user_mode(regs))
+    return ERR_OK;
+  *found = true;
+  return take_registers(&record->state, regs);
+}
+
 /* get_user_registers fills the state; *found is false for a task that has no user side. */
 INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, PerCPURecord *record,
                                     bool *found) {
@@ -82,12 +96,5 @@ INLINE ErrorCode get_user_registers(struct bpf_perf_event_data *ctx, PerCPURecor
 #endif
     return take_registers(state, regs);
   }
-  if (read_saved_registers(regs)) {
-    increment_metric(metricID_UnwindNativeErrReadKernelModeRegs);
-    return ERR_NATIVE_READ_KERNELMODE_REGS;
-  }
-  if (!is_user_mode(regs))
-    return ERR_OK;
-  *found = true;
-  return take_registers(state, regs);
+  return get_saved_user_registers(record, found);
 }

@@ -155,7 +155,7 @@ PROGRAMS = [
 ]
 
 # What does something else than to spin on one line.
-OTHERS = {"allocating.rb", "collecting.rb", "kernel_readers.rb", "oracle.rb", "reloading.rb"}
+OTHERS = {"allocating.rb", "collecting.rb", "kernel_readers.rb", "oracle.rb", "reloading.rb", "waiting.rb"}
 
 
 def runnable(start: Sequence[str], among: Sequence[Program] = PROGRAMS) -> list[Program]:

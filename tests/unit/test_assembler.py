@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, cast
 
 import pytest
 
 from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Trace, TraceFlag, TraceOrigin
+from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
 from rubyunwind.profiler import assembler as assembler_module
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.process import InterpreterLoop
@@ -318,3 +320,39 @@ def test_kernel_frames_inside_the_record_come_first(bench: Bench) -> None:
     inline = [Frame(addr_or_line=address, kind=FrameMarker.KERNEL) for address in (1, 2)]
     flags = WHOLE | TraceFlag.KERNEL_INLINE
     assert bench.names(*inline, native(0x50), flags=flags) == ["k1", "k2", "f50"]
+
+
+def test_the_weight_of_an_off_cpu_sample_is_its_time_weighted_back(bench: Bench) -> None:
+    bench.assembler._scale = (1000, 250)
+    sample = bench.sample(native(1), origin=TraceOrigin.OFF_CPU, offtime=700)
+    assert (sample.origin, sample.unit, sample.weight) == ("off-cpu", "ns", 2800)
+    sample = bench.sample(native(1), origin=TraceOrigin.SAMPLING)
+    assert (sample.origin, sample.unit, sample.weight) == ("sampling", "samples", 1)
+
+
+def test_a_batch_of_both_has_the_weights_of_each(bench: Bench) -> None:
+    on = Trace(pid=5, frames=[native(1)], flags=WHOLE, origin=TraceOrigin.SAMPLING)
+    off = Trace(pid=5, frames=[native(1)], flags=WHOLE, origin=TraceOrigin.OFF_CPU)
+    batch = TraceBatch(
+        stacks=(on, off),
+        counts=(1, 2),
+        threads=(TracedThread(5, 6, "ruby"),),
+        ktime=array("Q", [1, 2, 3]),
+        offtime=array("Q", [0, 50, 60]),
+        stack=array("I", [0, 1, 1]),
+        thread=array("I", [0, 0, 0]),
+        cpu=array("I", [0, 0, 1]),
+    )
+    samples = bench.assembler.samples(batch, lambda: None)
+    assert [(sample.weight, sample.unit) for sample in samples] == [(1, "samples"), (50, "ns"), (60, "ns")]
+    assert samples[0].frames == samples[1].frames
+
+
+def test_a_stack_that_was_named_ahead_stays_named_when_its_process_has_ended(bench: Bench) -> None:
+    trace = Trace(pid=5, frames=[ruby(0xA)], flags=WHOLE, origin=TraceOrigin.OFF_CPU)
+    ahead = bench.assembler.stack(trace)
+    bench.tracker.by_pid.clear()
+    assert [frame.kind for frame in bench.assembler.stack(trace).frames] == ["unknown"]
+    bench.clock.now += 10
+    bench.assembler.named_ahead = {bench.assembler.key(trace): ahead}
+    assert bench.assembler.stack(trace) is ahead

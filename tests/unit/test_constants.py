@@ -69,6 +69,8 @@ FURTHER = {
     "STACK_WINDOW": 128,
     "ISEQ_CACHE_ENTRIES": 2048,
     "FLAT_PAGE_BITS": 9,
+    "OFF_CPU_FEW_FRAMES": 128,
+    "OFF_CPU_SOME_FRAMES": 640,
     "FUNC_TYPE_UNKNOWN": 0xFFFFFFFFFFFFFFFE,
     "MAX_NON_ERROR_FRAME_UNWINDS": 127,
     "MAX_TAIL_CALLS": 29,
@@ -108,7 +110,7 @@ def test_constant_equals_the_c_definition(name: str) -> None:
 
 def test_every_number_of_the_c_side_has_a_constant_or_an_enum_member() -> None:
     """Of types.h, that is; members of ErrorCode, MetricID, ... are in the enums only."""
-    enums_only = {"ErrorCode", "FollowFlag", "MetricID", "Counter", "TraceFlag", "RubyTLSKind"}
+    enums_only = {"ErrorCode", "FollowFlag", "MetricID", "Counter", "TraceFlag", "RubyTLSKind", "OffCPURoom"}
     in_enums = {name for enum in enums_only for name in ffi.typeof(enum).relements}
     numbers = {name for name in dir(lib) if isinstance(getattr(lib, name), int) and name.upper() == name}
     assert "FRAME_MARKER_RUBY" in numbers

@@ -242,3 +242,15 @@ def test_the_page_carries_the_licences_of_what_it_embeds() -> None:
     assert "Permission to use, copy, modify" in text
     assert "d3-flame-graph-5.0.0" in text
     assert "Apache License" in text
+
+
+def test_each_unit_has_a_graph_of_its_own() -> None:
+    def named(name: str, unit: str, weight: int) -> Sample:
+        return Sample(1, 1, 1, "ruby", (Frame("ruby", name),), weight=weight, unit=unit)
+
+    profile = page_of(named("a", "ns", 500), named("a", "samples", 3), named("b", "ns", 7)).profile
+    (other,) = profile["others"]
+    assert (profile["unit"], other["unit"]) == ("samples", "ns")
+    assert paths_of(profile) == {(("ruby", "a"),): 3}
+    assert paths_of(other) == {(("ruby", "a"),): 500, (("ruby", "b"),): 7}
+    assert page_of(named("a", "ns", 500)).profile["others"] == []

@@ -18,7 +18,7 @@ STRUCTS = (
 )  # fmt: skip
 ENUMS = (
     "Counter", "ErrorCode", "EventType", "FrameMarker", "MetricID", "ProgUnwind", "RatelimitAction",
-    "FollowFlag", "RubyTLSKind", "TraceFlag", "TraceOrigin", "UnwindCommand", "UnwindOpcode",
+    "FollowFlag", "OffCPURoom", "RubyTLSKind", "TraceFlag", "TraceOrigin", "UnwindCommand", "UnwindOpcode",
 )  # fmt: skip
 OBJECTS = [(kind, arch) for kind in KINDS for arch in ARCHITECTURES]
 

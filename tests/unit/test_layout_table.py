@@ -66,7 +66,8 @@ BOTH = {
         "start 0 8, end 8 8, file_id 16 8, bias_and_unwind_program 24 8, text_from 32 8, pages_first 40 4, "
         "pages_count 44 4",
     ),
-    "WalkerConfig": (4, "max_frames 0 4"),
+    "WalkerConfig": (16, "max_frames 0 4, off_cpu_slot 4 4, off_cpu_shortest 8 8"),
+    "OffCPUThread": (16, "since 0 8, room 8 4"),
     "TaskOffsets": (8, "pid 0 4, tgid 4 4"),
     "RubyVMInfo": (
         24,

@@ -57,6 +57,8 @@ __all__ = [
     "METRIC_ID_MAX",
     "NUM_COUNTERS",
     "NUM_TRACER_PROGS",
+    "OFF_CPU_FEW_FRAMES",
+    "OFF_CPU_SOME_FRAMES",
     "OFF_CPU_THRESHOLD_MAX",
     "PERF_MAX_STACK_DEPTH",
     "PROG_UNWIND_DOTNET",
@@ -216,7 +218,7 @@ REPORTED_PIDS_TIMEOUT: Final = 30_000_000_000
 METRIC_ID_BEGIN_CUMULATIVE: Final = 96
 METRIC_ID_MAX: Final = 97
 # Entries of the counters map.
-NUM_COUNTERS: Final = 13
+NUM_COUNTERS: Final = 22
 
 # The walker's (beside the frozen ABI): words read at once, entries of its caches, bits of a page of rows.
 CONTROL_FRAMES_WINDOW: Final = 128
@@ -224,3 +226,6 @@ ENV_WINDOW: Final = 64
 STACK_WINDOW: Final = 128
 ISEQ_CACHE_ENTRIES: Final = 2048
 FLAT_PAGE_BITS: Final = 9
+# Frames of the traces that its maps of threads off the CPU have room for; the last takes all.
+OFF_CPU_FEW_FRAMES: Final = 128
+OFF_CPU_SOME_FRAMES: Final = 640

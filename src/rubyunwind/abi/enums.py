@@ -18,6 +18,7 @@ __all__ = [
     "FollowFlag",
     "FrameMarker",
     "MetricID",
+    "OffCPURoom",
     "OpenIntEnum",
     "ProgUnwind",
     "RatelimitAction",
@@ -186,6 +187,7 @@ class TraceFlag(IntFlag):
     EMPTY_SLOT = 0x80  # a slot of progs was empty, the walk ended there
     KERNEL_MODE = 0x100  # the CPU was in the kernel when it was sampled
     NATIVE_LOST = 0x200  # the native walk failed: Ruby frames came at once, without it
+    RUNNABLE = 0x400  # off the CPU, but ready to run: another thread was given it
 
 
 class Counter(IntEnum):
@@ -204,6 +206,17 @@ class Counter(IntEnum):
     DROPPED_ERROR_ONLY = 10  # by SystemConfig.drop_error_only_traces
     NO_USER_REGS = 11  # kernel threads and tasks without user registers
     NOT_FOLLOWED = 12  # children that followed_pids had no room for
+    # Of switches away from a CPU. The first is the sum of the next five, of DROPPED_ERROR_ONLY as far as it
+    # is theirs, and of the threads that are away.
+    OFF_CPU_SWITCHES = 13  # of threads that are to be sampled
+    OFF_CPU_NOT_CHOSEN = 14  # left out by SystemConfig.off_cpu_threshold
+    OFF_CPU_NO_ROOM = 15  # too many threads were away at once for the maps
+    OFF_CPU_SHORT = 16  # back sooner than WalkerConfig.off_cpu_shortest
+    OFF_CPU_SENT = 17
+    OFF_CPU_OUTPUT_FAILED = 18  # the perf buffer took none
+    OFF_CPU_LATE = 19  # the return was noticed later: the time is too short
+    OFF_CPU_UNKNOWN_PID = 20  # of a process user space has not registered yet: without user frames
+    OFF_CPU_SHORT_NS = 21  # the time of those that were too short
 
 
 class FollowFlag(IntFlag):
@@ -212,6 +225,14 @@ class FollowFlag(IntFlag):
     PROCESS = 1
     CHILDREN = 2  # what it forks is followed in the same way
     FROM_EXEC = 4  # not before it executes another program
+
+
+class OffCPURoom(IntEnum):
+    """Which of the off_cpu_traces_ maps has the trace of a thread: the first for few frames."""
+
+    FEW = 0
+    SOME = 1
+    MANY = 2
 
 
 class RubyTLSKind(OpenIntEnum):

@@ -17,6 +17,7 @@ __all__ = [
     "DotnetProcInfo",
     "Event",
     "NativeMapping",
+    "OffCPUThread",
     "OffsetRange",
     "PHPProcInfo",
     "PHPUnwindState",
@@ -381,10 +382,27 @@ class NativeMapping(Struct):
 
 
 class WalkerConfig(Struct):
-    """Value of walker_config (beside the frozen ABI): how many frames a deep trace may have."""
+    """Value of walker_config (beside the frozen ABI): how many frames a deep trace may have.
+
+    `off_cpu_slot` is the place in walk_records, and in iseq_cache, of the first CPU's for off-CPU traces.
+    Threads that are back in less than `off_cpu_shortest` ns are counted, and not sent.
+    """
 
     __slots__ = ()
     max_frames: int = 0
+    off_cpu_slot: int = 0
+    off_cpu_shortest: int = 0
+
+
+class OffCPUThread(Struct):
+    """Value of off_cpu_threads (beside the frozen ABI), keyed by thread id: a thread that is off the CPU.
+
+    `since` is CLOCK_MONOTONIC in ns, `room` (OffCPURoom) the map that has its trace.
+    """
+
+    __slots__ = ()
+    since: int = 0
+    room: int = 0
 
 
 class TaskOffsets(Struct):

@@ -25,6 +25,8 @@ __all__ = ["LONG_SUFFIX", "CollectionSpec", "MapSpec", "ProgramSpec", "load_coll
 
 # A program NAME_long of the legacy object does more at a run than NAME, in the same slot of `progs`.
 LONG_SUFFIX = "_long"
+# Maps of programs that few ask for, of many megabytes: created where they are given a size.
+_ON_REQUEST = "off_cpu_"
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "amd64": "amd64", "arm64": "arm64"}
 # Section names, up to the first slash, and the program type they stand for (as libbpf has them).
 _SECTION_TYPES = {
@@ -124,7 +126,7 @@ class CollectionSpec:
         maps = {item.name: MapSpec.from_definition(item) for item in btf.map_definitions()}
         used = elf.referenced()
         for item in maps.values():
-            item.create = item.name in used
+            item.create = item.name in used and not item.name.startswith(_ON_REQUEST)
         text = elf.license()
         programs = {
             item.name: ProgramSpec(

@@ -17,6 +17,7 @@ from rubyunwind.cli.output import Output
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 from rubyunwind.profiler.backends import BACKENDS, UNWINDERS
+from rubyunwind.profiler.off_cpu import BOTH, MODES, ONLY, OffCPU
 from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
 from rubyunwind.profiler.user_profiler import NOT_SAMPLED
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from rubyunwind.profiler.command import Command
     from rubyunwind.profiler.recording import Profile
+    from rubyunwind.profiler.sample import Switches
 
 __all__ = ["Interrupted", "command"]
 
@@ -79,6 +81,25 @@ _GRACE = (1.0, 2.0)
     metavar="VERSION",
     help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must agree.",
 )
+@click.option(
+    "--off-cpu",
+    is_flag=False,
+    flag_value=BOTH,
+    type=click.Choice(MODES),
+    help="Also record where threads wait, and how long, in ns; --off-cpu=only: nothing else. Means --backend "
+    "bpf.",
+)
+@click.option(
+    "--off-cpu-probability",
+    type=click.FloatRange(0.001, 1),
+    help="Record this share of the moments at which threads leave their CPU, weighted back. Default: 1.",
+)
+@click.option(
+    "--off-cpu-shortest",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Count shorter waits only. Default: 0.",
+)
 @click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
 def command(
@@ -91,6 +112,9 @@ def command(
     backend: str,
     unwinder: str | None,
     force_version: str | None,
+    off_cpu: str | None,
+    off_cpu_probability: float | None,
+    off_cpu_shortest: float | None,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -103,6 +127,10 @@ def command(
         raise click.UsageError("give processes (-p PID) or a command (-- COMMAND ...) to record, one of them")
     if unwinder is not None and backend == "user":
         raise click.UsageError("--unwinder chooses among BPF programs, and --backend user has none")
+    if off_cpu is None and (off_cpu_probability is not None or off_cpu_shortest is not None):
+        raise click.UsageError("--off-cpu-probability and --off-cpu-shortest go with --off-cpu")
+    if off_cpu is not None and backend == "user":
+        raise click.UsageError("--off-cpu takes BPF programs, and --backend user has none")
     level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="rubyunwind: %(message)s")
     what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
@@ -117,6 +145,12 @@ def command(
             backend=backend,
             unwinder=unwinder,
             force_version=force_version,
+            off_cpu=off_cpu is not None
+            and OffCPU(
+                off_cpu == ONLY,
+                1.0 if off_cpu_probability is None else off_cpu_probability,
+                off_cpu_shortest or 0.0,
+            ),
         )
         interrupts = _Interrupts(recording, target)
         with interrupts, recording:
@@ -219,6 +253,19 @@ def _progress(profile: Profile) -> None:
     click.echo(f"\r\033[K{text}", nl=False, err=True)
 
 
+def _switches_text(switches: Switches) -> str:
+    text = f"threads left their CPU {switches.seen} times: {switches.sent} came back and were recorded"
+    for count, what in (
+        (switches.waiting, "had not come back at the end"),
+        (switches.not_chosen, "were not chosen"),
+        (switches.short, f"were too short ({switches.short_ns / 1e9:.3f} s together)"),
+        (switches.failed, "failed"),
+    ):
+        if count:
+            text += f", {count} {what}"
+    return text
+
+
 def _say_totals(profile: Profile, target: Output) -> None:
     totals = profile.totals
     if sys.stderr.isatty():
@@ -229,6 +276,8 @@ def _say_totals(profile: Profile, target: Output) -> None:
         f"{whole} whole, {totals.truncated} truncated, {totals.lost} lost"
     )
     click.echo(f"rubyunwind: {text}", err=True)
+    if totals.switches is not None:
+        click.echo(f"rubyunwind: {_switches_text(totals.switches)}", err=True)
     if totals.failed:
         reasons = ", ".join(f"{reason} {count}" for reason, count in totals.failed)
         click.echo(f"rubyunwind: incomplete or unsent, by reason: {reasons}", err=True)

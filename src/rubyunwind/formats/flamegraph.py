@@ -14,10 +14,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from rubyunwind.formats.stacks import group
+from rubyunwind.formats.stacks import Stack, group
 from rubyunwind.formats.summary import circumstances
 from rubyunwind.formats.tree import Tree, merge
 from rubyunwind.profiler.sample import Sample, Totals
@@ -30,6 +31,7 @@ __all__ = ["embedded_json", "page_data", "write"]
 _HERE = Path(__file__).parent
 _LIBRARIES = ("d3-7.9.2/d3.min.js", "d3-flame-graph-5.0.0/d3-flamegraph.umd.min.js")
 _SLOT = re.compile(r"@@([A-Z]+)@@")
+_OF_A_VIEW = ("unit", "strings", "frames", "nodes")
 _JSON_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
@@ -59,7 +61,7 @@ def page_data(tree: Tree, unit: str, totals: Totals, meta: Meta) -> dict[str, ob
     """What the page's script reads.
 
     `frames` has [kind, name, path, module] as indexes into `strings` (-1: none); the columns of `nodes`
-    are a Tree's, with `frame` an index into `frames`. `unit` is "" when the profile has several.
+    are a Tree's, with `frame` an index into `frames`.
     """
     strings = _Strings()
     frames = [
@@ -117,8 +119,17 @@ def _page(data: str) -> str:
 
 
 def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
-    """Write the page. A profile without samples gives a page that says so and shows the totals."""
-    stacks = group(samples)
-    units = {stack.unit for stack in stacks}
-    unit = units.pop() if len(units) == 1 else ""
-    file.write(_page(embedded_json(page_data(merge(stacks), unit, totals, meta))).encode())
+    """Write the page. A profile without samples gives a page that says so and shows the totals.
+
+    Of several units each has a graph of its own: samples and time are never added up.
+    """
+    by_unit: dict[str, list[Stack]] = {}
+    for stack in group(samples):
+        markers = tuple(marker for marker in stack.markers if marker.kind != "unit")
+        by_unit.setdefault(stack.unit, []).append(replace(stack, markers=markers))
+    views = [
+        page_data(merge(stacks), unit, totals, meta) for unit, stacks in sorted(by_unit.items(), reverse=True)
+    ] or [page_data(merge([]), "", totals, meta)]
+    first, *others = views
+    data = {**first, "others": [{key: view[key] for key in _OF_A_VIEW} for view in others]}
+    file.write(_page(embedded_json(data)).encode())

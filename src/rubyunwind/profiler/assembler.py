@@ -15,10 +15,11 @@ from rubyunwind.profiler.placement import place_ruby_frames, shown_frames
 from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
 from rubyunwind.profiler.sample import Frame, Sample
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
+from rubyunwind.profiler.waits import waiting_frames
 from rubyunwind.ruby.symbolize import gc_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rubyunwind.abi import Step, Trace
     from rubyunwind.bpf.maps import Map
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.process import ProfiledProcess
     from rubyunwind.ruby.symbolize import RubySymbolizer
 
-__all__ = ["Assembler", "Processes"]
+__all__ = ["Assembler", "Processes", "StackKey"]
 
 # Ruby reuses the memory behind the addresses in a stack, so its names are asked for again. Where there is no
 # Ruby nothing changes.
@@ -42,6 +43,9 @@ _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
 
 # Ruby code as YJIT has compiled it. It sets the pc of its control frame where it calls, and nowhere else.
 _COMPILED = Frame("jit", "[compiled code]", "the line of the Ruby frame that runs here may lag behind")
+
+# Process and digest.
+StackKey = tuple[int, bytes]
 
 # What was named, and when.
 _Stack = tuple[SampledStack, float]
@@ -59,12 +63,21 @@ class Processes(Protocol):
 
 
 class Assembler:
-    """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to, None if no trace has one."""
+    """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to, None if no trace has one.
 
-    def __init__(self, tracker: Processes, kernel_stacks: Map | None) -> None:
+    The weight of an off-CPU sample is its time, times the fraction `off_cpu_scale`: of how many switches one
+    was chosen.
+    """
+
+    def __init__(
+        self, tracker: Processes, kernel_stacks: Map | None, off_cpu_scale: tuple[int, int] = (1, 1)
+    ) -> None:
         self._tracker = tracker
+        self._scale = off_cpu_scale
         self._kernel_stacks = kernel_stacks
         self.kernel_symbols = KernelSymbols()
+        # Stacks named while their threads were away, for when those are back: the process may have ended.
+        self.named_ahead: Mapping[StackKey, SampledStack] = {}
         self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
@@ -77,13 +90,15 @@ class Assembler:
 
     def samples(self, batch: TraceBatch, between: Callable[[], None]) -> Samples:
         """Return the samples that a batch of traces describes. `between` is called between two stacks."""
-        oldest: dict[int, int] = {}  # sample of each stack: its names must be right for all of them
-        for number, time_of in zip(batch.stack, batch.ktime, strict=True):
+        # When each stack was last there in its oldest sample: its names must be right for all of them.
+        oldest: dict[int, int] = {}
+        for number, ktime, offtime in zip(batch.stack, batch.ktime, batch.offtime, strict=True):
+            time_of = ktime + offtime
             if time_of <= oldest.get(number, time_of):
                 oldest[number] = time_of
         stacks = []
         for number, trace in enumerate(batch.stacks):
-            stacks.append(self._stack(trace, oldest[number]))
+            stacks.append(self.stack(trace, oldest[number]))
             between()
         epoch = self._epoch
         return Samples.of_columns(
@@ -94,13 +109,29 @@ class Assembler:
                 batch.stack,
                 batch.thread,
                 array("i", batch.cpu),
-                array("Q", [1]) * len(batch),
+                self._weights(batch),
             ),
         )
 
+    def _weights(self, batch: TraceBatch) -> array[int]:
+        away = [trace.origin == TraceOrigin.OFF_CPU for trace in batch.stacks]
+        if not any(away):
+            return array("Q", [1]) * len(batch)
+        return array(
+            "Q",
+            (
+                self._time(time) if away[stack] else 1
+                for time, stack in zip(batch.offtime, batch.stack, strict=True)
+            ),
+        )
+
+    def _time(self, nanoseconds: int) -> int:
+        times, of = self._scale
+        return nanoseconds * times // of
+
     def sample(self, trace: Trace, cpu: int) -> Sample:
         """Return the sample that one trace describes."""
-        stack = self._stack(trace, trace.ktime)
+        stack = self.stack(trace, trace.ktime + trace.offtime)
         return Sample(
             timestamp=trace.ktime + self._epoch,
             pid=trace.pid,
@@ -109,26 +140,39 @@ class Assembler:
             frames=stack.frames,
             complete=stack.complete,
             reason=stack.reason,
+            weight=self._time(trace.offtime) if trace.origin == TraceOrigin.OFF_CPU else 1,
+            unit=stack.unit,
             origin=stack.origin,
             cpu=cpu,
         )
 
-    def _stack(self, trace: Trace, sampled: int) -> SampledStack:
-        """Return a stack that was first seen at `sampled`, in ns of the monotonic clock."""
-        process = self._tracker.get(trace.pid)
+    @staticmethod
+    def key(trace: Trace) -> StackKey:
+        """Return what traces of equal stacks share."""
         # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
         raw = memoryview(bytes(trace))
         digest = blake2b(raw[56:72], digest_size=16)
         digest.update(raw[80:])
+        return trace.pid, digest.digest()
+
+    def stack(self, trace: Trace, sampled: int | None = None) -> SampledStack:
+        """Return the stack of a trace, every frame named. It was there at `sampled` (monotonic ns), or is."""
+        process = self._tracker.get(trace.pid)
         symbolizer = process.symbolizer if process is not None else None
-        key = (process, symbolizer, digest.digest())
+        of = self.key(trace)
+        key = (process, symbolizer, of[1])
         now = time.monotonic()
         known = self._stacks.get(key)
         believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
         if known is not None and now - known[1] <= believed:
             return known[0]
-        frames, reason = self._name(trace, process, sampled / 1e9)
-        stack = SampledStack(frames, reason is None, reason, _ORIGINS.get(trace.origin, "unknown"))
+        frames, reason = self._name(trace, process, now if sampled is None else sampled / 1e9)
+        origin = _ORIGINS.get(trace.origin, "unknown")
+        unit = "ns" if trace.origin == TraceOrigin.OFF_CPU else "samples"
+        stack = SampledStack(frames, reason is None, reason, origin, unit=unit)
+        ahead = self.named_ahead.get(of)
+        if ahead is not None and any(frame.kind == "unknown" for frame in frames):
+            stack = ahead
         if known is not None and known[0] == stack:
             stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
         else:
@@ -189,6 +233,8 @@ class Assembler:
         # A Ruby whose loop was not found at all: whether the thread runs Ruby code cannot be told.
         if reason is None and loop is None and process is not None and process.ruby is not None:
             reason = None if caller is not None else NO_RUBY_INFORMATION
+        if trace.origin == TraceOrigin.OFF_CPU:
+            frames = waiting_frames(frames, runnable=bool(trace.flags & TraceFlag.RUNNABLE))
         return (*kernel, *frames), reason
 
     def _native(self, item: Step) -> Frame:

@@ -15,12 +15,13 @@ from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.off_cpu import OffCPU, ThreadsAway, switches
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
 from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
-from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
+from rubyunwind.profiler.tracer import OFF_CPU_EXIT, entry_of, load_tracer, off_cpu_of, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 from rubyunwind.ruby.layouts import known_version
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rubyunwind.bpf.collection import Collection
+    from rubyunwind.bpf.program import Link
+    from rubyunwind.profiler.samples import SampledStack
 
 __all__ = ["NO_RUBY", "Profiler"]
 
@@ -72,6 +75,8 @@ class Profiler:
     `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
     can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name,
     `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
+    With `off_cpu` there are samples of origin "off-cpu", too, or ("only") of no other: for each time that a
+    thread was off the CPU its stack, with the ns as weight. It may be an OffCPU, which has more to choose.
     `unwinder` is "walker" (up to 2600 frames a stack) or "chain" (the frozen ABI's 128 frames and 29 tail
     calls); by default the walker, where the flavour has it. `max_frames` bounds the walker's traces.
     `force_version` ("3.4.5") is the release whose layout is taken, whatever a Ruby says of itself; the
@@ -97,6 +102,7 @@ class Profiler:
         unwinder: str | None = None,
         max_frames: int = MAX_DEEP_FRAMES,
         force_version: str | None = None,
+        off_cpu: OffCPU | bool | str = False,
         map_sizes: Mapping[str, int] | None = None,
     ) -> None:
         if rate < 1:
@@ -110,6 +116,7 @@ class Profiler:
         self._unwinder = unwinder
         self._max_frames = max_frames
         self._force_version = known_version(force_version)
+        self._off_cpu = OffCPU.of(off_cpu)
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._truncated = 0
@@ -152,13 +159,27 @@ class Profiler:
                 force_version=self._force_version,
             )
             stack.callback(self._tracker.close)
-            self._assembler = Assembler(self._tracker, maps.get("kernel_stackmap"))
+            self._assembler = Assembler(
+                self._tracker,
+                maps.get("kernel_stackmap"),
+                self._off_cpu.scale if self._off_cpu is not None else (1, 1),
+            )
             self._ticks = stack.enter_context(Ticks(entry_of(self._collection), self._rate))
             for pid in self._pids:
                 self.follow(pid)
-            self._ticks.start()
+            self._start()
             self._stack = stack.pop_all()
         return self
+
+    def _start(self) -> None:
+        self._switches: Link | None = None
+        self._away: ThreadsAway | None = None
+        if self._off_cpu is not None:
+            self._away = ThreadsAway(self._collection.maps, self._assembler)
+            self._switches = off_cpu_of(self._collection).attach_raw_tracepoint()
+            self._collection.programs[OFF_CPU_EXIT].attach_raw_tracepoint()
+        if self._off_cpu is None or not self._off_cpu.only:
+            self._ticks.start()
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -166,7 +187,11 @@ class Profiler:
     def _load(self) -> Collection:
         spec = tracer_spec(self._flavour, debug=self._debug)
         return load_tracer(
-            spec, unwinder=self._unwinder, max_frames=self._max_frames, max_entries=self._sizes
+            spec,
+            unwinder=self._unwinder,
+            max_frames=self._max_frames,
+            max_entries=self._sizes,
+            off_cpu=self._off_cpu,
         )
 
     def _check(self) -> None:
@@ -260,7 +285,21 @@ class Profiler:
         """Stop sampling and return what was still on its way. The profiler stays readable until closed."""
         self._check()
         self._ticks.close()
-        return self._work()
+        if self._switches is None or self._switches.closed:
+            return self._work()
+        self._switches.close()
+        samples = self._work()
+        # Who has not come back by now is a sample with the time so far.
+        for trace in self._away.traces() if self._away is not None else ():
+            samples.append(self._assembler.sample(trace, -1))
+            self._count(samples[-1], 1)
+        return samples
+
+    def _count(self, stack: Sample | SampledStack, count: int) -> None:
+        self._read += count
+        if stack.reason is not None:
+            self._failed[stack.reason] += count
+            self._truncated += count * (stack.reason in TRUNCATIONS)
 
     def _work(self) -> Samples:
         self._timer.clear()
@@ -293,16 +332,15 @@ class Profiler:
             # Processes first: what they have just mapped is missed by every sample until it is registered,
             # and one that has just started has names only when it is looked at again.
             wait = self._tracker.run()
+            if self._away is not None:
+                self._away.look()
             take()
             batch = self._traces.traces()
             if not len(batch):
                 return samples, wait
             fresh = self._assembler.samples(batch, take)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
-                self._read += count
-                if stack.reason is not None:
-                    self._failed[stack.reason] += count
-                    self._truncated += count * (stack.reason in TRUNCATIONS)
+                self._count(stack, count)
             if not samples:
                 samples = fresh
             else:
@@ -340,6 +378,8 @@ class Profiler:
             ("process not registered yet", Counter.UNKNOWN_PID),
             ("only an error", Counter.DROPPED_ERROR_ONLY),
             ("processes too many to follow", Counter.NOT_FOLLOWED),
+            ("off CPU, too many threads at once", Counter.OFF_CPU_NO_ROOM),
+            ("off CPU, return noticed late", Counter.OFF_CPU_LATE),
         ):
             if counters.get(which):
                 failed[reason] = counters[which]
@@ -347,9 +387,10 @@ class Profiler:
             failed["malformed record"] = self._malformed
         return Totals(
             read=self._read,
-            lost=counters.get(Counter.OUTPUT_FAILED, 0),
+            lost=counters.get(Counter.OUTPUT_FAILED, 0) + counters.get(Counter.OFF_CPU_OUTPUT_FAILED, 0),
             truncated=self._truncated,
             failed=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0]))),
+            switches=None if self._off_cpu is None else switches(counters),
         )
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from rubyunwind.elf.dependencies import command_files
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.backends import check_backend, why_refused
 from rubyunwind.profiler.command import Command
+from rubyunwind.profiler.off_cpu import OffCPU
 from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.sample import Totals
 from rubyunwind.profiler.samples import Samples
@@ -96,8 +97,8 @@ class Recording:
     it is being set up: an exception from a signal handler then undoes everything, the command has not run.
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
-    then says why and what that costs. `force_version` is as in Profiler, and so are `debug_tracer` and
-    `unwinder`, which are for BPF; with an `unwinder` there is no fallback.
+    then says why and what that costs. `force_version` is as in Profiler, and so are `debug_tracer`,
+    `unwinder` and `off_cpu`, which are for BPF; with one of the last two there is no fallback.
     """
 
     def __init__(
@@ -111,8 +112,12 @@ class Recording:
         backend: str = "auto",
         unwinder: str | None = None,
         force_version: str | None = None,
+        off_cpu: OffCPU | bool | str = False,
     ) -> None:
         check_backend(backend)
+        if off_cpu and backend == "user":
+            raise ValueError("off-CPU samples are taken by BPF programs, and the user backend has none")
+        self._off_cpu = OffCPU.of(off_cpu)
         if unwinder is not None and backend == "user":
             raise ValueError("an unwinder is chosen for BPF programs, and the user backend has none")
         self._unwinder = unwinder
@@ -165,6 +170,7 @@ class Recording:
                         debug_tracer=self._debug,
                         unwinder=self._unwinder,
                         force_version=self._force_version,
+                        off_cpu=self._off_cpu or False,
                     )
                     profiler = undo.enter_context(bpf)
                     if self.command is not None:
@@ -174,7 +180,7 @@ class Recording:
                 return profiler
             except RubyUnwindError as error:
                 reason = why_refused(error)
-                if self._backend == "bpf" or self._unwinder is not None or not reason:
+                if self._backend == "bpf" or self._unwinder is not None or self._off_cpu or not reason:
                     raise
                 self.fallback = reason
         user = exits.enter_context(
@@ -256,6 +262,7 @@ def record(
     backend: str = "auto",
     unwinder: str | None = None,
     force_version: str | None = None,
+    off_cpu: OffCPU | bool | str = False,
 ) -> Profile:
     """Record one process, or a command that is started for it, and return the profile. See Recording.
 
@@ -270,5 +277,6 @@ def record(
         backend=backend,
         unwinder=unwinder,
         force_version=force_version,
+        off_cpu=off_cpu,
     ) as recording:
         return recording.run(duration)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Frame", "FrameKind", "Sample", "Totals"]
+__all__ = ["Frame", "FrameKind", "Sample", "Switches", "Totals"]
 
 FrameKind = Literal["ruby", "cfunc", "native", "kernel", "gc", "jit", "unknown", "error"]
 
@@ -56,14 +56,35 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Switches:
+    """What became of the moments at which a sampled thread left its CPU.
+
+    `seen` is the sum of the others. `sent` came back and are samples. Those `waiting` have not; when sampling
+    stops they become samples, too, with the time so far. `not_chosen` by probability; `short` were away for
+    less time than asked for, for `short_ns` all together. `failed` are without a sample: lost to a full perf
+    buffer, or without room in a map.
+    """
+
+    seen: int = 0
+    sent: int = 0
+    waiting: int = 0
+    not_chosen: int = 0
+    short: int = 0
+    failed: int = 0
+    short_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Counts of a recording. Nothing is dropped without appearing here.
 
     `read` samples were decoded, `lost` were refused by a full perf buffer, `truncated` hit a limit
     (their leaf part is in the profile), `failed` counts incomplete stacks and unsent samples by reason.
+    `switches` is there where off-CPU samples are taken; they are in the other numbers, too.
     """
 
     read: int = 0
     lost: int = 0
     truncated: int = 0
     failed: tuple[tuple[str, int], ...] = ()
+    switches: Switches | None = None

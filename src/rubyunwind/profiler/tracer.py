@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.collection import Collection
     from rubyunwind.bpf.program import Program
     from rubyunwind.bpf.spec import CollectionSpec
+    from rubyunwind.profiler.off_cpu import OffCPU
 
-__all__ = ["entry_of", "load_tracer", "tracer_spec"]
+__all__ = ["OFF_CPU_EXIT", "entry_of", "load_tracer", "off_cpu_of", "tracer_spec"]
 
 WALKER_ENTRY, CHAIN_ENTRY = "native_tracer_walker", "native_tracer_entry"
 # The walker with bpf_loop, which the verifier has less work with.
@@ -35,7 +36,23 @@ _ENTRIES = (WALKER_LOOP_ENTRY, WALKER_ENTRY, CHAIN_ENTRY)
 # the names of) the chain's.
 _WALKERS = ("walk_records", "iseq_cache", "walker_config", "pid_mappings", "flat_rows", "flat_pages")
 _PER_CPU = ("walk_records", "iseq_cache")
-_CHAINS = ("exe_id_to_", "stack_delta_page_to_info", "progs", "per_cpu_records", "kernel_stackmap")
+OFF_CPU_ENTRY, OFF_CPU_LOOP_ENTRY, OFF_CPU_EXIT = "off_cpu_walker", "off_cpu_walker_loop", "off_cpu_exit"
+# Threads that are off the CPU at once, by the number of frames that they leave it with; and all of them.
+_OFF_CPU = {
+    "off_cpu_last": 1,
+    "off_cpu_threads": 1296,
+    "off_cpu_traces_few": 1024,
+    "off_cpu_traces_some": 256,
+    "off_cpu_traces_many": 16,
+}
+_CHAINS = (
+    "exe_id_to_",
+    "stack_delta_page_to_info",
+    "progs",
+    "per_cpu_records",
+    "kernel_stackmap",
+    "kernel_stack_scratch",
+)
 
 
 def tracer_spec(flavour: str | None = None, *, debug: bool = False) -> CollectionSpec:
@@ -63,14 +80,15 @@ def load_tracer(
     unwinder: str | None = None,
     max_frames: int = MAX_DEEP_FRAMES,
     max_entries: Mapping[str, int] | None = None,
+    off_cpu: OffCPU | None = None,
 ) -> Collection:
     """Load a tracer's object and fill `system_config`; the caller owns the collection.
 
     `unwinder` is "walker", one program that takes all steps of a stack, or "chain", the programs of the
     tail-call array; by default the walker where the object has it. `entry_of` is what a clock is to run.
-    `max_frames` are as many as the walker puts into a trace.
-    Raises BpfError, and NotSupported where rights are missing, the kernel's layout is not found, or the
-    legacy object, which has the chain only, is asked for the walker.
+    `max_frames` are as many as the walker puts into a trace. With `off_cpu` the program for switches is
+    loaded, too: `off_cpu_of`. Raises BpfError, and NotSupported where rights are missing, the kernel's layout
+    is not found, or the legacy object, which has the chain only, is asked for the walker.
     """
     if unwinder not in (None, *UNWINDERS):
         raise ValueError(f"unwinder {unwinder!r}: it must be one of {', '.join(UNWINDERS)}")
@@ -84,14 +102,30 @@ def load_tracer(
             feature="the walker",
             needs="Linux 5.10 with CONFIG_DEBUG_INFO_BTF",
         )
-    values: dict[str, Struct] = {"system_config": system_config()}
+    if off_cpu is not None and (unwinder == CHAIN or not has_walker):
+        raise NotSupported(
+            "off-CPU stacks are taken by the walker only: "
+            + ("leave the unwinder out" if has_walker else "the legacy programs, for old kernels, have none"),
+            feature="off-CPU stacks",
+            needs="Linux 5.10 with CONFIG_DEBUG_INFO_BTF",
+        )
+    config = system_config()
+    if off_cpu is not None:
+        config = config.replace(off_cpu_threshold=off_cpu.threshold)
+    values: dict[str, Struct] = {"system_config": config}
     sizes = dict(max_entries or {})
     if has_walker and unwinder != CHAIN:
-        spec, unused = _walker_only(spec)
-        values["walker_config"] = WalkerConfig(max_frames=max_frames)
+        spec, unused = _walker_only(spec, off_cpu=off_cpu is not None)
         cpus = load_library().lib.libbpf_num_possible_cpus()
+        # The program for switches shares nothing: it has records and caches behind those of the clock's.
+        values["walker_config"] = WalkerConfig(
+            max_frames=max_frames,
+            off_cpu_slot=cpus,
+            off_cpu_shortest=off_cpu.shortest_ns if off_cpu is not None else 0,
+        )
         sizes = {
-            **dict.fromkeys(_PER_CPU, cpus),
+            **dict.fromkeys(_PER_CPU, 2 * cpus if off_cpu is not None else cpus),
+            **(_OFF_CPU if off_cpu is not None else {}),
             **{name: n for name, n in sizes.items() if name not in unused},
         }
     elif has_walker:
@@ -119,11 +153,22 @@ def entry_of(collection: Collection) -> Program:
     return next(collection.programs[name] for name in _ENTRIES if name in collection.programs)
 
 
-def _walker_only(spec: CollectionSpec) -> tuple[CollectionSpec, set[str]]:
+def off_cpu_of(collection: Collection) -> Program:
+    """Return the program for switches, of a collection that was loaded with it."""
+    names = (OFF_CPU_LOOP_ENTRY, OFF_CPU_ENTRY)
+    return next(collection.programs[name] for name in names if name in collection.programs)
+
+
+def _walker_only(spec: CollectionSpec, *, off_cpu: bool) -> tuple[CollectionSpec, set[str]]:
     """Return the spec with the walker in place of the chain, and the maps that only the chain reads."""
-    entry = WALKER_LOOP_ENTRY if _has("helper loop") else WALKER_ENTRY
+    loop = _has("helper loop")
+    entries = {WALKER_LOOP_ENTRY if loop else WALKER_ENTRY}
+    if off_cpu:
+        entries |= {OFF_CPU_LOOP_ENTRY if loop else OFF_CPU_ENTRY, OFF_CPU_EXIT}
     programs = {
-        name: replace(program, load=name == entry or program.type != ProgramType.PERF_EVENT)
+        name: replace(
+            program, load=name in entries or (program.load and program.type != ProgramType.PERF_EVENT)
+        )
         for name, program in spec.programs.items()
     }
     return replace(spec, programs=programs), {name for name in spec.maps if name.startswith(_CHAINS)}

@@ -8,7 +8,19 @@
     ruby: "Ruby", cfunc: "C function", native: "native", kernel: "kernel", gc: "garbage collection",
     jit: "JIT-compiled", unknown: "unknown", error: "error", incomplete: "stack did not reach its root",
   };
-  const profile = JSON.parse(document.getElementById("profile").textContent);
+  // #q=foo in the address searches for foo, #view=ns shows the graph of that unit.
+  const address = () => new URLSearchParams(location.hash.slice(1));
+  function setAddress(name, value) {
+    const parameters = address();
+    if (value) parameters.set(name, value);
+    else parameters.delete(name);
+    const hash = String(parameters) && "#" + parameters;
+    if (location.hash !== hash) history.replaceState(null, "", hash || location.pathname + location.search);
+  }
+  const whole = JSON.parse(document.getElementById("profile").textContent);
+  const views = [whole, ...(whole.others || [])];
+  const profile = { ...whole, ...(views.find((view) => view.unit === address().get("view")) || whole) };
+  const VIEWS = { samples: "On the CPU", ns: "Off the CPU" };
   const element = (id) => document.getElementById(id);
   const number = (value) => value.toLocaleString("en-US");
 
@@ -121,7 +133,23 @@
     element("legend").title = "Shares are of the weight that frames of a kind have themselves, without what they call.";
   }
 
+  // Each unit has a graph of its own. The page is read anew for another one: all of it is made of one tree.
+  function fillViews() {
+    if (views.length < 2) return;
+    for (const view of views) {
+      const button = addText(element("views"), "button", VIEWS[view.unit] || visible(view.unit));
+      button.type = "button";
+      button.disabled = view.unit === profile.unit;
+      button.addEventListener("click", () => {
+        setAddress("view", view.unit);
+        location.reload();
+      });
+    }
+    element("views").hidden = false;
+  }
+
   fillHead();
+  fillViews();
   if (!(total > 0)) {
     element("empty").hidden = false;
     element("tools").hidden = true;
@@ -230,8 +258,7 @@
     const names = found.size === 1 ? "1 name" : number(found.size) + " names";
     element("matches").textContent =
       trouble || (query ? (found.size ? `${share(weight)} matched (${amount(weight)}, ${names})` : "no frame matches") : "");
-    const hash = query ? "#q=" + encodeURIComponent(query.toWellFormed ? query.toWellFormed() : query) : "";
-    if (location.hash !== hash) history.replaceState(null, "", hash || location.pathname + location.search);
+    setAddress("q", query.toWellFormed ? query.toWellFormed() : query);
   }
   const box = element("search");
   const clear = () => { box.value = ""; search(""); };
@@ -250,9 +277,8 @@
     }
   });
 
-  // #q=foo in the address searches for foo.
   function fromAddress() {
-    const query = new URLSearchParams(location.hash.slice(1)).get("q") || "";
+    const query = address().get("q") || "";
     box.value = query;
     if (query || !element("clear").disabled) search(query);
   }
