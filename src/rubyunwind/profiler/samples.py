@@ -132,7 +132,7 @@ class Samples(Sequence[Sample]):
             return
         stacks = [self._stack(stack) for stack in samples._stacks]
         threads = [self._thread(thread) for thread in samples._threads]
-        for time, stack, thread, cpu, weight in samples._all():
+        for time, stack, thread, cpu, weight in samples.columns():
             mine = self._columns
             mine[0].extend(time)
             mine[1].extend(map(stacks.__getitem__, stack))
@@ -177,7 +177,7 @@ class Samples(Sequence[Sample]):
         return self._sample(time, self._stacks[stack], self._threads[thread], cpu, weight)
 
     def __iter__(self) -> Iterator[Sample]:
-        for columns in self._all():
+        for columns in self.columns():
             for time, stack, thread, cpu, weight in zip(*columns, strict=True):
                 yield self._sample(time, self._stacks[stack], self._threads[thread], cpu, weight)
 
@@ -197,15 +197,20 @@ class Samples(Sequence[Sample]):
         return tuple(self._stacks)
 
     @property
+    def threads(self) -> tuple[SampledThread, ...]:
+        """The distinct threads, in the order of their first appearance."""
+        return tuple(self._threads)
+
+    @property
     def incomplete(self) -> int:
         """How many samples have a stack that is not whole."""
         broken = [not stack.complete for stack in self._stacks]
-        return sum(sum(map(broken.__getitem__, columns[1])) for columns in self._all())
+        return sum(sum(map(broken.__getitem__, columns[1])) for columns in self.columns())
 
     def merged(self) -> list[Sample]:
         """Return a sample for each stack of each thread, with the sum of the weights and the first time."""
         sums: dict[tuple[int, int], list[int]] = {}
-        for columns in self._all():
+        for columns in self.columns():
             for time, stack, thread, cpu, weight in zip(*columns, strict=True):
                 known = sums.get((stack, thread))
                 if known is None:
@@ -222,7 +227,9 @@ class Samples(Sequence[Sample]):
         """The index of the first sample that is not packed."""
         return self._packed[-1].first + _CHUNK if self._packed else 0
 
-    def _all(self) -> Iterator[tuple[array[int], ...]]:
+    def columns(self) -> Iterator[tuple[array[int], ...]]:
+        """Yield the samples as columns, many at once: time, stack, thread, cpu, weight, as `of_columns` takes
+        them. Stack and thread are indices into `stacks` and `threads`. Only to be read."""
         for packed in self._packed:
             yield packed.columns_again()
         if self._columns[0]:
