@@ -53,7 +53,6 @@ class Browser:
         self.requests: list[str] = []
         self._number = 0
         self._answers: dict[int, dict[str, Any]] = {}
-        self._events: list[str] = []
         self._buffer = b""
         self._session: str | None = None
         # Chromium reads from 3 and writes to 4; our own ends must not be these.
@@ -127,7 +126,6 @@ class Browser:
                 self._event(message["method"], message.get("params", {}))
 
     def _event(self, method: str, parameters: dict[str, Any]) -> None:
-        self._events.append(method)
         if method == "Runtime.exceptionThrown":
             details = parameters["exceptionDetails"]
             self.log.append(details.get("exception", {}).get("description", details["text"]))
@@ -142,13 +140,11 @@ class Browser:
 
     def open(self, address: str) -> None:
         """Load a page of ours and wait until its graph is drawn."""
-        self.send("Page.navigate", url="about:blank")
-        self._events.clear()
-        self.send("Page.navigate", url=address)
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while "Page.loadEventFired" not in self._events:
-            self._read(deadline, f"{address} to load")
-        self.until("document.documentElement.dataset.ready")
+        # By another page, since what differs behind the # only would not be loaded again.
+        for url in ("about:blank", address):
+            self.send("Page.navigate", url=url)
+            self.until(f"location.href.startsWith({json.dumps(url.partition('#')[0])})")
+        self.until("document.documentElement && document.documentElement.dataset.ready")
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression in the page."""

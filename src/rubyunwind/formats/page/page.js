@@ -58,7 +58,7 @@ class Page {
     this.controls();
     this.keys();
     this.colours(this.savedTheme());
-    this.restore();
+    this.restore(history.state, true);
   }
 
   // ---- state ---------------------------------------------------------------------------------
@@ -68,14 +68,19 @@ class Page {
     if (Object.keys(state).every((key) => state[key] === this.state[key])) return;
     this.state = state;
     if (!replace) this.steps = ++this.step;
-    const entry = [{ rubyunwind: this.step, state }, "", this.address(state)];
+    this.remember(replace);
+    this.show();
+  }
+
+  remember(replace) {
+    const { step, state } = this;
+    const entry = [{ rubyunwind: step, state }, "", this.address(state)];
     try {
       if (replace) history.replaceState(...entry);
       else history.pushState(...entry);
     } catch {
       // A page inside another may not touch the history.
     }
-    this.show();
   }
 
   address(state) {
@@ -88,8 +93,8 @@ class Page {
     return hash ? "#" + hash : location.pathname + location.search;
   }
 
-  // From the history, or else from the address.
-  restore(entry = history.state) {
+  // From the history, or else from the address, which the reader may have changed.
+  restore(entry, begins = false) {
     let state = { ...DEFAULTS };
     if (entry && entry.state && typeof entry.rubyunwind === "number") {
       state = { ...DEFAULTS, ...entry.state };
@@ -97,11 +102,13 @@ class Page {
       this.steps = Math.max(this.steps, this.step);
     } else {
       for (const [key, value] of new URLSearchParams(location.hash.slice(1))) if (key in DEFAULTS) state[key] = value;
+      if (!begins) this.steps = ++this.step;
     }
     if (!this.profile.units.includes(state.unit)) state.unit = DEFAULTS.unit;
     if (!NATIVE.includes(state.native)) state.native = DEFAULTS.native;
     this.state = state;
     element("search").value = state.q;
+    this.remember(true);
     this.show();
   }
 
