@@ -71,6 +71,10 @@ packages_of() {
       need procps has ps
       need bpftool has bpftool
       ;;
+    page)
+      packages_of test
+      need chromium has chromium
+      ;;
     lint) need clang-format has clang-format ;;
     vm)
       case ${ARCH:-$(uname -m)} in
@@ -88,7 +92,7 @@ packages_of() {
       packages_of test
       need "libclang-rt-$(clang_version)-dev" has_fuzzer
       ;;
-    *) die "unknown group '$1'; the groups are build demo test lint vm cross fuzz" ;;
+    *) die "unknown group '$1'; the groups are build demo test page lint vm cross fuzz" ;;
   esac
 }
 

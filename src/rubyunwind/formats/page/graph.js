@@ -35,12 +35,14 @@ class Graph {
   }
 
   show(view, zoomed, matches, theme) {
+    const turned = this.flipped && this.zoomed !== zoomed;
     this.view = view;
     this.zoomed = zoomed;
     this.matches = matches;
     this.theme = theme;
     this.hovered = -1;
     this.layout();
+    if (turned) this.scroller.scrollTop = this.rows.length * ROW;
     this.draw();
   }
 

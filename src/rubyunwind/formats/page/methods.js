@@ -2,6 +2,9 @@
 // The table of the hottest methods: what each weighs itself, and with all that it calls.
 "use strict";
 
+// Longer names lose their namespaces in the table; the whole name is in the tip.
+const LONG = 22;
+
 // Of all frames below a node. A method that calls itself is counted once.
 function hottest(view, root) {
   const count = view.profile.frames.length;
@@ -79,9 +82,9 @@ class MethodTable {
       const cell = addText(line, "td", "", "method");
       const swatch = addText(cell, "span", "", "swatch");
       swatch.style.background = this.colour(frame);
-      const button = addText(cell, "button", frame.name, "link");
+      const button = addText(cell, "button", frame.name.length > LONG ? shortened(frame.name)[0] : frame.name, "link");
       button.type = "button";
-      button.title = [KINDS[frame.kind] || frame.kind, place(frame, 0)].filter(Boolean).join(", ");
+      button.title = [frame.name, KINDS[frame.kind] || frame.kind, place(frame, 0)].filter(Boolean).join(", ");
       button.addEventListener("click", () => this.choose(frame));
       body.append(line);
     }

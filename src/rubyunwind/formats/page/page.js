@@ -184,6 +184,10 @@ class Page {
       const pattern = new RegExp(expression[1], "iu");
       return (frame) => pattern.test(frame.name);
     }
+    if (query.startsWith("path:")) {
+      const part = query.slice(5).toLowerCase();
+      return (frame) => (frame.path || frame.module || "").toLowerCase().includes(part);
+    }
     const wanted = query.toLowerCase();
     return (frame) => frame.name.toLowerCase().includes(wanted) || frame.raw.toLowerCase().includes(wanted);
   }
