@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels foreign
+.PHONY: help setup ebpf demo test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels foreign
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -22,6 +22,7 @@ help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
 	@echo 'make test      unit and live tests'
 	@echo 'make foreign   have our files read by speedscope, pprof, callgrind_annotate, flame graph scripts, Firefox'
+	@echo 'make page-test  click through the flame graph page in a headless Chromium'
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
 	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
@@ -59,7 +60,7 @@ demo:
 # CI sets RUBYUNWIND_REQUIRE_LIVE=1: a run in which no live test passed then fails.
 test:
 	@$(SETUP) test
-	@$(BIN)/python -m pytest tests/unit tests/live $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/page tests/live $(PYTEST_ARGS)
 
 # What other people's programs make of our files. They are large, so `make test` skips what is not there.
 foreign:
@@ -68,6 +69,11 @@ foreign:
 
 test-vm:
 	@./run-tests.sh $(KERNEL)
+
+# These run with `make test`, too, where there is a Chromium; here one is installed.
+page-test:
+	@$(SETUP) page
+	@RUBYUNWIND_REQUIRE_CHROMIUM=1 $(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
 
 # Every kernel that support/ci-kernels/kernels.list names; a table for each machine.
 test-kernels:

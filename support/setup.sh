@@ -71,6 +71,10 @@ packages_of() {
       need procps has ps
       need bpftool has bpftool
       ;;
+    page)
+      packages_of test
+      need chromium has chromium
+      ;;
     lint) need clang-format has clang-format ;;
     vm)
       case ${ARCH:-$(uname -m)} in
@@ -96,7 +100,7 @@ packages_of() {
       need npm has npm
       need libdevel-nytprof-perl test -f /usr/share/perl5/Devel/NYTProf/flamegraph.pl
       ;;
-    *) die "unknown group '$1'; the groups are build demo test lint vm cross fuzz foreign" ;;
+    *) die "unknown group '$1'; the groups are build demo test page lint vm cross fuzz foreign" ;;
   esac
 }
 

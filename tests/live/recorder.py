@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import zlib
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -178,7 +181,9 @@ def weight(raw: bytes, format_: str) -> int:
         return sum(sample["weight"] for sample in read_jsonl(raw))
     if format_ == "folded":
         return sum(int(line.rsplit(b" ", 1)[1]) for line in raw.splitlines())
-    return sum(page_data(raw)["nodes"]["weight"])
+    kind, packed = page_data(raw)["weights"]["weight"]
+    code = {"u8": "B", "u16": "H", "u32": "I", "f64": "d"}[kind]
+    return int(sum(array(code, zlib.decompress(base64.b64decode(packed)))))
 
 
 def page_data(raw: bytes) -> dict[str, Any]:

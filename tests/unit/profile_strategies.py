@@ -25,6 +25,7 @@ HOSTILE_NAMES = (
     "\u2028\u2029\x85\x0b\x1c",
     b"cut \xe5\x90".decode("utf-8", "surrogateescape"),
     b"\xff\xfe".decode("utf-8", "surrogateescape"),
+    "safe\u202egnp.exe\u202c\u2066\u200b",
     "looks like a kernel frame_[k]",
     "ends in a number 12",
     " ",

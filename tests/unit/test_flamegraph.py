@@ -6,50 +6,25 @@ import hashlib
 import io
 import json
 import re
+from array import array
 from collections import Counter
-from html.parser import HTMLParser
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from page_reader import Page, entries_of, unpacked
 from profile_strategies import HOSTILE_NAMES, profiles
 
-import rubyunwind.formats
+import rubyunwind.formats.weights
 from rubyunwind.formats import Meta, write
-from rubyunwind.formats.flamegraph import embedded_json
+from rubyunwind.formats.flamegraph import _packed, embedded_json
 from rubyunwind.profiler.sample import Frame, Sample, Totals
+from rubyunwind.profiler.samples import Samples
 
-FORMATS_DIRECTORY = Path(rubyunwind.formats.__file__).parent
-
-
-class Page(HTMLParser):
-    """The page as a parser sees it: its tags in order, and the text of each script."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            self.scripts[-1] += data
-
-    @property
-    def script_types(self) -> list[str | None]:
-        return [attributes.get("type") for tag, attributes in self.tags if tag == "script"]
-
-    @property
-    def profile(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self.scripts[self.script_types.index("application/json")])
-        return value
+PAGE_DIRECTORY = Path(rubyunwind.formats.__file__).parent / "page"
 
 
 def page_of(*samples: Sample, totals: Totals | None = None, meta: Meta | None = None) -> Page:
@@ -58,45 +33,43 @@ def page_of(*samples: Sample, totals: Totals | None = None, meta: Meta | None = 
     return Page(file.getvalue().decode("utf-8"))
 
 
-def paths_of(profile: dict[str, Any]) -> dict[tuple[tuple[str, str], ...], int]:
-    """Own weight of each path of (kind, name) from the root; fails on a reference that leads nowhere."""
-    strings, nodes = profile["strings"], profile["nodes"]
-    assert len({len(column) for column in nodes.values()}) == 1
-    for frame in profile["frames"]:
-        assert all(-1 <= index < len(strings) for index in frame)
-        assert frame[0] >= 0
-        assert frame[1] >= 0
-    own = list(nodes["weight"])
-    paths: list[tuple[tuple[str, str], ...]] = []
-    for index, (parent, frame) in enumerate(zip(nodes["parent"], nodes["frame"], strict=True)):
-        assert -1 <= parent < index or index == 0
-        assert 0 <= frame < len(profile["frames"])
-        kind, name = (strings[number] for number in profile["frames"][frame][:2])
-        paths.append(() if index == 0 else (*paths[parent], (kind, name)))
-        if index:
-            own[parent] -= nodes["weight"][index]
-    assert min(own) >= 0
+def paths_of(profile: dict[str, Any]) -> Counter[tuple[tuple[str, str], ...]]:
+    """Weight of each path of (kind, name) from the root, all threads and moments together."""
     found: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for path, weight in zip(paths, own, strict=True):
-        found[path] += weight
-    return {path: weight for path, weight in found.items() if weight}
+    for entry, weight in entries_of(profile).items():
+        found[tuple((kind, name) for kind, name, *_ in entry.path)] += weight
+    return found
 
 
 @given(profiles)
 @settings(max_examples=60, deadline=None)
-def test_the_tree_holds_every_stack_with_its_weight(profile: list[Sample]) -> None:
+def test_the_page_holds_every_stack_of_every_thread_with_its_weight(profile: list[Sample]) -> None:
     several = len({sample.pid for sample in profile}) > 1
-    expected: Counter[tuple[tuple[str, str], ...]] = Counter()
+    expected: Counter[object] = Counter()
     for sample in profile:
-        expected[tuple((frame.kind, frame.name) for frame in reversed(sample.frames))] += sample.weight
-    found: Counter[tuple[tuple[str, str], ...]] = Counter()
-    shown = page_of(*profile).profile
-    for path, weight in paths_of(shown).items():
-        kinds = [kind for kind, _ in path]
+        frames = tuple(
+            (frame.kind, frame.name, frame.path, frame.module, frame.line or 0)
+            for frame in reversed(sample.frames)
+        )
+        expected[frames, sample.pid, sample.tid, sample.unit] += sample.weight
+    found: Counter[object] = Counter()
+    for entry, weight in entries_of(page_of(*profile).profile).items():
+        kinds = [step[0] for step in entry.path]
         assert ("process" in kinds) == several
-        found[tuple(step for step in path if step[0] not in ("process", "incomplete"))] += weight
+        frames = tuple(step for step in entry.path if step[0] not in ("process", "incomplete"))
+        found[frames, entry.pid, entry.tid, entry.unit] += weight
     assert found == expected
-    assert shown["nodes"]["weight"][0] == sum(sample.weight for sample in profile)
+
+
+@given(profiles)
+@settings(max_examples=60, deadline=None)
+def test_samples_and_an_iterator_over_them_give_the_same_page(profile: list[Sample]) -> None:
+    def page(samples: Iterable[Sample]) -> bytes:
+        file = io.BytesIO()
+        write(file, "flamegraph", samples)
+        return file.getvalue()
+
+    assert page(Samples(profile)) == page(iter(profile))
 
 
 @given(profiles)
@@ -136,24 +109,91 @@ def test_embedded_json_is_harmless_and_parses_back_equal(profile: list[Sample]) 
     assert json.loads(text) == value
 
 
-def test_frames_merge_by_kind_name_and_file_and_keep_their_heaviest_line() -> None:
+def test_lines_and_files_are_told_apart_and_addresses_are_not() -> None:
     def at(line: int, weight: int, path: str = "/a.rb") -> Sample:
         return Sample(1, 1, 1, "ruby", (Frame("ruby", "a", label="a", path=path, line=line),), weight=weight)
 
-    profile = page_of(at(3, 1), at(9, 2), at(3, 2), at(1, 1, "/b.rb")).profile
-    assert profile["nodes"]["weight"] == [6, 5, 1]
-    assert profile["nodes"]["line"] == [0, 3, 1]
-    paths = [profile["strings"][profile["frames"][frame][2]] for frame in profile["nodes"]["frame"][1:]]
-    assert paths == ["/a.rb", "/b.rb"]
+    def native(offset: int) -> Sample:
+        return Sample(1, 1, 1, "ruby", (Frame("native", "f", module="libc", offset=offset),))
+
+    page = page_of(at(3, 1), at(9, 2), at(3, 2), at(1, 1, "/b.rb"), native(1), native(2)).profile
+    found = {entry.path[0][1:]: weight for entry, weight in entries_of(page).items()}
+    assert found == {
+        ("a", "/a.rb", None, 3): 3,
+        ("a", "/a.rb", None, 9): 2,
+        ("a", "/b.rb", None, 1): 1,
+        ("f", None, "libc", 0): 2,
+    }
 
 
-def test_heavier_frames_come_first_and_incomplete_stacks_last() -> None:
-    def named(name: str, weight: int, reason: str | None = None) -> Sample:
-        return Sample(1, 1, 1, "ruby", (Frame("ruby", name),), reason is None, reason, weight)
+def test_units_are_told_apart_where_stacks_are_equal() -> None:
+    frames = (Frame("ruby", "a"),)
+    page = page_of(
+        Sample(1, 1, 1, "ruby", frames), Sample(1, 1, 1, "ruby", frames, weight=5_000, unit="ns")
+    ).profile
+    assert {entry.unit: weight for entry, weight in entries_of(page).items()} == {"samples": 1, "ns": 5000}
+    assert len(unpacked(page["nodes"]["depth"])) == 2
 
-    profile = page_of(named("x", 9, "limit"), named("light", 1), named("heavy", 2)).profile
-    order = [profile["strings"][profile["frames"][frame][1]] for frame in profile["nodes"]["frame"]]
-    assert order == ["all", "heavy", "light", "[truncated: limit]", "x"]
+
+def test_a_thread_that_changed_its_name_is_one_with_its_last_name() -> None:
+    def named(comm: str, tid: int = 1) -> Sample:
+        return Sample(1, 1, tid, comm, (Frame("ruby", "a"),), container="c0ffee")
+
+    profile = page_of(named("ruby"), named("worker 1", 2), named("puma")).profile
+    strings = profile["strings"]
+    assert [[*track[:2], *(strings[index] for index in track[2:])] for track in profile["tracks"]] == [
+        [1, 1, "puma", "c0ffee", "samples"],
+        [1, 2, "worker 1", "c0ffee", "samples"],
+    ]
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "width", "slices"),
+    [(0, 1e-9, 1), (0.9, 1e-3, 901), (10, 0.02, 501), (600, 1, 601), (86_400, 100, 865)],
+)
+def test_time_is_cut_into_round_slices(seconds: float, width: float, slices: int) -> None:
+    def at(time: int) -> Sample:
+        return Sample(1_700_000_000 * SECOND + time, 1, 1, "ruby", (Frame("ruby", "a"),))
+
+    last = int(seconds * SECOND)
+    profile = page_of(at(0), at(last // 2), at(last)).profile
+    assert profile["time"] == [1_700_000_000, width, slices]
+    expected = Counter([0, last // 2 // round(width * SECOND), slices - 1])
+    assert Counter({entry.slice: weight for entry, weight in entries_of(profile).items()}) == expected
+
+
+def test_time_begins_and_ends_with_the_recording_if_the_clocks_agree() -> None:
+    sample = Sample(1_700_000_003 * SECOND, 1, 1, "ruby", (Frame("ruby", "a"),))
+    agreed = page_of(sample, meta=Meta(started=1_700_000_000 * SECOND, duration=10)).profile
+    assert agreed["time"] == [1_700_000_000, 0.01, 1000]
+    assert [entry.slice for entry in entries_of(agreed)] == [300]
+    other = page_of(sample, meta=Meta(started=1_600_000_000 * SECOND, duration=10)).profile
+    assert other["time"] == [1_700_000_003, 1e-9, 1]
+
+
+def test_many_samples_make_slices_longer_and_keep_their_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rubyunwind.formats.weights, "_MOST_ENTRIES", 50)
+    frames = (Frame("ruby", "a"),)
+    profile = page_of(*(Sample(number * SECOND, 1, 1, "ruby", frames) for number in range(1000))).profile
+    entries = entries_of(profile)
+    assert profile["time"][1:] == [20, 50]
+    assert [weight for _, weight in sorted(entries.items(), key=lambda item: item[0].slice)] == [20] * 50
+
+
+@given(st.lists(st.integers(0, 2**53)))
+@example([255])
+@example([256, 65_535])
+@example([65_536, 2**32 - 1])
+@example([2**32])
+def test_columns_are_as_narrow_as_they_can_be_and_exact(numbers: list[int]) -> None:
+    column = _packed(array("Q", numbers))
+    assert unpacked(column) == numbers
+    narrow = next(name for name, bits in (("u8", 8), ("u16", 16), ("u32", 32), ("f64", 64))
+                  if max(numbers, default=0) < 1 << bits)  # fmt: skip
+    assert column[0] == narrow
 
 
 def test_the_page_does_not_depend_on_the_order_of_samples() -> None:
@@ -164,19 +204,20 @@ def test_the_page_does_not_depend_on_the_order_of_samples() -> None:
         for index, pair in enumerate([("a", "b"), ("b", "a"), ("a", "b"), ("c",)])
     ]
     forward, backward = page_of(*some).profile, page_of(*reversed(some)).profile
-    assert paths_of(forward) == paths_of(backward)
-    assert forward["nodes"]["line"] == backward["nodes"]["line"]
+    assert forward == backward
 
 
 def test_a_stack_of_many_thousand_frames_can_be_written() -> None:
     frames = tuple(Frame("ruby", f"f{number % 3}") for number in range(20_000))
-    assert len(page_of(Sample(1, 1, 1, "ruby", frames)).profile["nodes"]["weight"]) == 20_001
+    depths = unpacked(page_of(Sample(1, 1, 1, "ruby", frames)).profile["nodes"]["depth"])
+    assert depths == list(range(20_001))
 
 
 def test_an_empty_profile_gives_a_whole_page_with_its_totals() -> None:
     totals = Totals(lost=3, failed=(("no unwind row", 2),))
     page = page_of(totals=totals)
-    assert page.profile["nodes"]["weight"] == [0]
+    assert page.profile["tracks"] == []
+    assert not entries_of(page.profile)
     assert page.profile["totals"] == {"read": 0, "lost": 3, "truncated": 0, "failed": [["no unwind row", 2]]}
     assert [tag for tag, attributes in page.tags if attributes.get("id") == "empty"] == ["p"]
 
@@ -204,53 +245,26 @@ def test_the_policy_allows_exactly_the_scripts_of_the_page_and_no_connection() -
     assert directives["script-src"].split() == [f"'sha256-{value}'" for value in hashes]
 
 
+def scripts() -> str:
+    return "".join(path.read_text("utf-8") for path in sorted(PAGE_DIRECTORY.glob("*.js")))
+
+
+def test_every_script_of_the_page_is_in_it() -> None:
+    page = page_of()
+    run = {text for text, kind in zip(page.scripts, page.script_types, strict=True) if kind is None}
+    assert run == {path.read_text("utf-8") for path in PAGE_DIRECTORY.glob("*.js")}
+
+
 def test_the_page_refers_to_nothing_outside_itself() -> None:
     page = page_of()
     assert not [attributes for _, attributes in page.tags if {"src", "href", "data"} & set(attributes)]
-    style = (FORMATS_DIRECTORY / "page/page.css").read_text("utf-8")
+    style = (PAGE_DIRECTORY / "page.css").read_text("utf-8")
     assert "@import" not in style
     assert "url(" not in style
-    script = (FORMATS_DIRECTORY / "page/page.js").read_text("utf-8")
-    assert not re.search(r"\bfetch\b|XMLHttpRequest|WebSocket|import\(", script)
+    assert not re.search(r"\bfetch\b|XMLHttpRequest|WebSocket|import\(", scripts())
 
 
-def test_the_script_never_makes_markup_from_text() -> None:
-    script = (FORMATS_DIRECTORY / "page/page.js").read_text("utf-8")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\.html\(|\beval\b", script)
-
-
-def test_vendored_files_are_the_published_ones_with_their_licences() -> None:
-    vendor = FORMATS_DIRECTORY / "vendor"
-    rows = re.findall(
-        r"^\| (\S+) +\| (\S+) +\| `(\S+)` +\| \S+ +\| `([0-9a-f]{64})` \|$",
-        (vendor / "README.md").read_text("utf-8"),
-        re.MULTILINE,
+def test_the_scripts_never_make_markup_from_text() -> None:
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\.html\(|\beval\b", scripts()
     )
-    listed = set()
-    for name, version, file, digest in rows:
-        path = vendor / f"{name}-{version}" / file
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
-        assert (path.parent / "LICENSE").stat().st_size > 500
-        listed.add(path)
-    assert listed == set(vendor.glob("*/*.js"))
-
-
-def test_the_page_carries_the_licences_of_what_it_embeds() -> None:
-    page = page_of()
-    text = page.scripts[page.script_types.index("text/plain")]
-    assert "d3-7.9.2" in text
-    assert "Permission to use, copy, modify" in text
-    assert "d3-flame-graph-5.0.0" in text
-    assert "Apache License" in text
-
-
-def test_each_unit_has_a_graph_of_its_own() -> None:
-    def named(name: str, unit: str, weight: int) -> Sample:
-        return Sample(1, 1, 1, "ruby", (Frame("ruby", name),), weight=weight, unit=unit)
-
-    profile = page_of(named("a", "ns", 500), named("a", "samples", 3), named("b", "ns", 7)).profile
-    (other,) = profile["others"]
-    assert (profile["unit"], other["unit"]) == ("samples", "ns")
-    assert paths_of(profile) == {(("ruby", "a"),): 3}
-    assert paths_of(other) == {(("ruby", "a"),): 500, (("ruby", "b"),): 7}
-    assert page_of(named("a", "ns", 500)).profile["others"] == []

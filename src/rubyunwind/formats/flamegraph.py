@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A flame graph: one HTML page that needs nothing else, neither files nor a network.
 
-The page is page/page.html with the style, the vendored libraries, their licences, the script and the
-profile put in. The profile is a JSON block that no HTML parser can read as anything else, and the script
-puts names into the page as text only. A content security policy names the three scripts by hash and
-forbids every connection.
+The page is page/page.html with the style, the scripts and the profile put in. The profile is a JSON block
+that no HTML parser can read as anything else, and the scripts put names into the page as text only. A
+content security policy names the scripts by hash and forbids every connection.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ import base64
 import hashlib
 import json
 import re
+import sys
+import zlib
+from array import array
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from rubyunwind.formats.stacks import Stack, group
 from rubyunwind.formats.summary import circumstances
-from rubyunwind.formats.tree import Tree, merge
+from rubyunwind.formats.weights import Weights, weigh
 from rubyunwind.profiler.sample import Sample, Totals
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["embedded_json", "page_data", "write"]
 
-_HERE = Path(__file__).parent
-_LIBRARIES = ("d3-7.9.2/d3.min.js", "d3-flame-graph-5.0.0/d3-flamegraph.umd.min.js")
+_PAGE = Path(__file__).parent / "page"
+# In the order in which they are run: each uses what those before it define.
+_SCRIPTS = ("text.js", "profile.js", "view.js", "methods.js", "graph.js", "timeline.js", "page.js")
 _SLOT = re.compile(r"@@([A-Z]+)@@")
-_OF_A_VIEW = ("unit", "strings", "frames", "nodes")
 _JSON_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+# Type of a column in the page: the array type that has it, and its largest value.
+_COLUMNS = (("u8", "B", 1 << 8), ("u16", "H", 1 << 16), ("u32", "I", 1 << 32))
 
 
 def embedded_json(value: object) -> str:
@@ -57,34 +59,58 @@ class _Strings:
         return list(self._ids)
 
 
-def page_data(tree: Tree, unit: str, totals: Totals, meta: Meta) -> dict[str, object]:
+def _packed(numbers: array[int]) -> list[str]:
+    """A column as the page has it: its type, and its little-endian numbers, deflated (zlib), in base64."""
+    most = max(numbers, default=0)
+    # The script counts in doubles anyway: exact up to 2 ** 53, which is 104 days in ns.
+    name, code = next(((name, code) for name, code, end in _COLUMNS if most < end), ("f64", "d"))
+    column: array[int] = array(code, numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return [name, base64.b64encode(zlib.compress(column.tobytes(), 6)).decode()]
+
+
+def page_data(weights: Weights, totals: Totals, meta: Meta) -> dict[str, object]:
     """What the page's script reads.
 
-    `frames` has [kind, name, path, module] as indexes into `strings` (-1: none); the columns of `nodes`
-    are a Tree's, with `frame` an index into `frames`.
+    `frames` has [kind, name, path, module] as indexes into `strings` (-1: none), `tracks`
+    [pid, tid, comm, container, unit], the last three likewise. The others are packed columns: `sites` are
+    lines of frames, `nodes` those of a Tree, `weights` those of Weights. `time` has the start (unix
+    seconds), the length of a slice (seconds) and how many there are.
     """
+    tree, timeline = weights.tree, weights.timeline
     strings = _Strings()
     frames = [
         [strings.index(text) for text in (place.kind, place.name, place.path, place.module)]
         for place in tree.places
     ]
+    tracks = [
+        [track.pid, track.tid, *(strings.index(text) for text in (track.comm, track.container, track.unit))]
+        for track in weights.tracks
+    ]
     return {
         "title": meta.title,
         "details": circumstances(meta),
-        "unit": unit,
         "totals": {
             "read": totals.read,
             "lost": totals.lost,
             "truncated": totals.truncated,
             "failed": [[reason, count] for reason, count in totals.failed],
         },
+        "time": [timeline.start / 1e9, timeline.width / 1e9, timeline.slices],
         "strings": strings.table(),
         "frames": frames,
-        "nodes": {
-            "parent": tree.parents,
-            "frame": tree.place_ids,
-            "weight": tree.weights,
-            "line": tree.lines,
+        "tracks": tracks,
+        "sites": {
+            "frame": _packed(array("I", (site.place for site in tree.sites))),
+            "line": _packed(array("I", (site.line for site in tree.sites))),
+        },
+        "nodes": {"depth": _packed(tree.depths), "site": _packed(tree.site_ids)},
+        "weights": {
+            "node": _packed(weights.nodes),
+            "track": _packed(weights.tracks_of),
+            "slice": _packed(weights.slices),
+            "weight": _packed(weights.weights),
         },
     }
 
@@ -94,42 +120,19 @@ def _hash_source(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _licences() -> str:
-    parts = []
-    for library in _LIBRARIES:
-        directory = (_HERE / "vendor" / library).parent
-        parts.append(f"{directory.name}\n\n{(directory / 'LICENSE').read_text('utf-8')}")
-    return "\n\n".join(parts)
-
-
 def _page(data: str) -> str:
     """The template with every slot filled. One pass, so that nothing put in is taken for a slot."""
-    scripts = [(_HERE / "vendor" / library).read_text("utf-8") for library in _LIBRARIES]
-    scripts.append((_HERE / "page/page.js").read_text("utf-8"))
+    scripts = [(_PAGE / name).read_text("utf-8") for name in _SCRIPTS]
     slots = {
         "HASHES": " ".join(_hash_source(script) for script in scripts),
-        "STYLE": (_HERE / "page/page.css").read_text("utf-8"),
-        "LIBRARIES": "\n".join(f"<script>{script}</script>" for script in scripts[:-1]),
-        "SCRIPT": scripts[-1],
-        "LICENCES": _licences(),
+        "STYLE": (_PAGE / "page.css").read_text("utf-8"),
+        "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
         "DATA": data,
     }
-    template = (_HERE / "page/page.html").read_text("utf-8")
+    template = (_PAGE / "page.html").read_text("utf-8")
     return _SLOT.sub(lambda slot: slots[slot[1]], template)
 
 
 def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
-    """Write the page. A profile without samples gives a page that says so and shows the totals.
-
-    Of several units each has a graph of its own: samples and time are never added up.
-    """
-    by_unit: dict[str, list[Stack]] = {}
-    for stack in group(samples):
-        markers = tuple(marker for marker in stack.markers if marker.kind != "unit")
-        by_unit.setdefault(stack.unit, []).append(replace(stack, markers=markers))
-    views = [
-        page_data(merge(stacks), unit, totals, meta) for unit, stacks in sorted(by_unit.items(), reverse=True)
-    ] or [page_data(merge([]), "", totals, meta)]
-    first, *others = views
-    data = {**first, "others": [{key: view[key] for key in _OF_A_VIEW} for view in others]}
-    file.write(_page(embedded_json(data)).encode())
+    """Write the page. A profile without samples gives a page that says so and shows the totals."""
+    file.write(_page(embedded_json(page_data(weigh(samples, meta), totals, meta))).encode())

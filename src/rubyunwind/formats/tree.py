@@ -3,22 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import NamedTuple
 
-from rubyunwind.formats.stacks import Marker, Stack
+from rubyunwind.formats.stacks import Marker
 from rubyunwind.profiler.sample import Frame
 
-__all__ = ["Place", "Tree", "merge", "place_of"]
+__all__ = ["Place", "Site", "Tree", "merge", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What makes two frames one node: kind and name, and the file they are from.
+    """What makes two frames one: kind and name, and the file they are from.
 
     `path` is set for Ruby frames and C functions, `module` for native ones. Lines and offsets do not
-    tell nodes apart.
+    tell frames apart.
     """
 
     kind: str
@@ -27,19 +28,27 @@ class Place:
     module: str | None = None
 
 
+class Site(NamedTuple):
+    """A line of a place: an index into the places, and the line, 0 if there is none."""
+
+    place: int
+    line: int
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A call tree. Node 0 is the root; a parent comes before its children, heavier children first.
+    """A call tree of sites. Node 0 is the root; a parent comes before its children, siblings in their order.
 
-    Columns of one entry a node: `parents` (-1 for the root), `place_ids` (index into `places`),
-    `weights` (of the node and all below it), `lines` (the heaviest line, 0 when unknown).
+    Columns of one entry a node: `depths` (0 for the root; the parent is the last node before it that is one
+    less deep) and `site_ids` (index into `sites`). `leaves` has for each path that was merged the node that
+    it ends in.
     """
 
     places: tuple[Place, ...]
-    parents: tuple[int, ...]
-    place_ids: tuple[int, ...]
-    weights: tuple[int, ...]
-    lines: tuple[int, ...]
+    sites: tuple[Site, ...]
+    depths: array[int]
+    site_ids: array[int]
+    leaves: array[int]
 
 
 def place_of(frame: Frame | Marker) -> Place:
@@ -49,87 +58,72 @@ def place_of(frame: Frame | Marker) -> Place:
     return Place(frame.kind, frame.name, frame.path, frame.module)
 
 
-class _Growing:
-    """The tree while stacks are added: nodes in the order they were met."""
+def _rank(place: Place) -> tuple[bool, str, str, str, str]:
+    return place.kind != "root", place.name, place.kind, place.path or "", place.module or ""
+
+
+class _Sites:
+    """Numbers for the sites of frames, in the order in which they are met."""
 
     def __init__(self) -> None:
-        self.places: dict[Place, int] = {Place("root", "all"): 0}
-        self.parents = [-1]
-        self.place_ids = [0]
-        self.weights = [0]
-        self.lines: list[dict[int, int]] = [{}]
-        self._nodes: dict[tuple[int, int], int] = {}
-        # By identity first: frames are shared, and hashing one costs a hash of seven fields. The frame
-        # is kept beside its id, which can thus not be given to another.
-        self._seen: dict[int, tuple[Frame | Marker, int]] = {}
+        self.sites: dict[tuple[Place, int], int] = {(place_of(Marker("root", "all")), 0): 0}
+        # By identity first: frames are shared, and hashing one costs a hash of seven fields. The frames
+        # are kept, so that their ids are not given to others.
+        self._seen: dict[int, int] = {}
+        self._kept: list[Frame | Marker] = []
 
-    def _place_id(self, frame: Frame | Marker) -> int:
-        seen = self._seen.get(id(frame))
-        if seen is not None:
-            return seen[1]
-        place_id = self.places.setdefault(place_of(frame), len(self.places))
-        self._seen[id(frame)] = (frame, place_id)
-        return place_id
+    def numbers(self, path: Sequence[Frame | Marker]) -> list[int]:
+        seen = self._seen
+        try:
+            return [seen[id(frame)] for frame in path]
+        except KeyError:
+            for frame in path:
+                if id(frame) not in seen:
+                    self._meet(frame)
+            return [seen[id(frame)] for frame in path]
 
-    def add(self, stack: Stack) -> None:
-        node = 0
-        weight = stack.weight
-        self.weights[0] += weight
-        path: chain[Frame | Marker] = chain(stack.markers, reversed(stack.frames))
-        for frame in path:
-            place_id = self._place_id(frame)
-            parent = node
-            found = self._nodes.get((parent, place_id))
-            if found is None:
-                node = self._nodes[parent, place_id] = len(self.parents)
-                self.parents.append(parent)
-                self.place_ids.append(place_id)
-                self.weights.append(0)
-                self.lines.append({})
-            else:
-                node = found
-            self.weights[node] += weight
-            if isinstance(frame, Frame) and frame.line:
-                lines = self.lines[node]
-                lines[frame.line] = lines.get(frame.line, 0) + weight
+    def _meet(self, frame: Frame | Marker) -> None:
+        line = (frame.line or 0) if isinstance(frame, Frame) else 0
+        site = place_of(frame), max(line, 0)
+        self._seen[id(frame)] = self.sites.setdefault(site, len(self.sites))
+        self._kept.append(frame)
 
-    def order(self, places: tuple[Place, ...]) -> list[int]:
-        """Nodes so that a parent comes first, then heavy before light; markers of incompleteness last."""
-        children: list[list[int]] = [[] for _ in self.parents]
-        for node in range(1, len(self.parents)):
-            children[self.parents[node]].append(node)
-
-        def rank(node: int) -> tuple[bool, int, str, str, str, str]:
-            place = places[self.place_ids[node]]
-            names = (place.name, place.kind, place.path or "", place.module or "")
-            return (place.kind == "incomplete", -self.weights[node], *names)
-
-        ordered = []
-        waiting = [0]
-        while waiting:
-            node = waiting.pop()
-            ordered.append(node)
-            waiting.extend(sorted(children[node], key=rank, reverse=True))
-        return ordered
+    def sorted(self) -> tuple[tuple[Place, ...], tuple[Site, ...], list[int]]:
+        """Places and sites in an order that does not depend on that of the samples, and where each went."""
+        places = sorted({place for place, _ in self.sites}, key=_rank)
+        numbers = {place: number for number, place in enumerate(places)}
+        found = [Site(numbers[place], line) for place, line in self.sites]
+        order = sorted(range(len(found)), key=found.__getitem__)
+        moved = [0] * len(found)
+        for new, old in enumerate(order):
+            moved[old] = new
+        return tuple(places), tuple(found[old] for old in order), moved
 
 
-def merge(stacks: Iterable[Stack]) -> Tree:
-    """Merge stacks from their roots. The root's weight is the sum of all weights."""
-    growing = _Growing()
-    for stack in stacks:
-        growing.add(stack)
-    places = tuple(growing.places)
-    ordered = growing.order(places)
-    renumbered = {old: new for new, old in enumerate(ordered)}
-    renumbered[-1] = -1
-    return Tree(
-        places=places,
-        parents=tuple(renumbered[growing.parents[node]] for node in ordered),
-        place_ids=tuple(growing.place_ids[node] for node in ordered),
-        weights=tuple(growing.weights[node] for node in ordered),
-        # Of lines that weigh the same the first: the page must not depend on the order of samples.
-        lines=tuple(
-            min(lines, key=lambda line: (-lines[line], line)) if (lines := growing.lines[node]) else 0
-            for node in ordered
-        ),
-    )
+def merge(paths: Sequence[Sequence[Frame | Marker]]) -> Tree:
+    """Merge paths, each from the root to the leaf."""
+    numbering = _Sites()
+    met = [numbering.numbers(path) for path in paths]
+    places, sites, moved = numbering.sorted()
+    keys = [[moved[number] for number in path] for path in met]
+    # In their order, paths that begin alike stand together: what a path does not share with the one before
+    # it is new.
+    depths, site_ids = array("I", [0]), array("I", [0])
+    leaves = array("I", bytes(4 * len(keys)))
+    nodes = [0]  # of the path before, from the root
+    before: list[int] = []
+    for index in sorted(range(len(keys)), key=keys.__getitem__):
+        key = keys[index]
+        shared = 0
+        for mine, other in zip(key, before):  # noqa: B905 - one of them is the longer
+            if mine != other:
+                break
+            shared += 1
+        del nodes[shared + 1 :]
+        for depth in range(shared, len(key)):
+            nodes.append(len(depths))
+            depths.append(depth + 1)
+            site_ids.append(key[depth])
+        leaves[index] = nodes[-1]
+        before = key
+    return Tree(places, sites, depths, site_ids, leaves)
