@@ -75,7 +75,10 @@ class Recording:
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
     then says why and what that costs. `debug_tracer` and `unwinder` (see Profiler) are for BPF; with an
-    `unwinder` there is no fallback.
+    `unwinder` there is no fallback. `command_output` is a descriptor (borrowed) that gets what the command
+    would write to the terminal.
+
+    Who has an event loop polls `profiler` while it is `running` and not `stopped`, instead of `run`.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Recording:
         debug_tracer: bool = False,
         backend: str = "auto",
         unwinder: str | None = None,
+        command_output: int | None = None,
     ) -> None:
         check_backend(backend)
         if unwinder is not None and backend == "user":
@@ -100,7 +104,8 @@ class Recording:
         self._children = children
         self._debug = debug_tracer
         self._backend = backend
-        self._stopped = False
+        self._command_output = command_output
+        self.stopped = False
         self.fallback = ""
         self.profiler: Profiler | UserProfiler
         self.began = False
@@ -117,7 +122,7 @@ class Recording:
         with ExitStack() as exits:
             if self._words:
                 # Forked before anything is loaded, so that the child inherits nothing of it.
-                self.command = Command(self._words)
+                self.command = Command(self._words, output=self._command_output)
                 exits.callback(self.command.close)
             self.profiler = self._enter_profiler(exits)
             self.profile.backend = self.profiler.backend
@@ -162,7 +167,15 @@ class Recording:
 
     def stop(self) -> None:
         """Make `run` return soon. May be called from a signal handler or another thread."""
-        self._stopped = True
+        self.stopped = True
+
+    @property
+    def running(self) -> bool:
+        """Whether the command, or any of the processes, still runs."""
+        if self.command is not None:
+            # Its children may go on; they are not what was asked for.
+            return self.command.poll() is None
+        return self.profiler.running
 
     def run(
         self, duration: float | None = None, progress: Callable[[Profile], None] | None = None
@@ -171,24 +184,21 @@ class Recording:
         profile = self.profile
         end = None if duration is None else self._began + duration
         due = 0.0
-        while not self._stopped and (end is None or time.monotonic() < end):
+        while not self.stopped and (end is None or time.monotonic() < end):
             profile.samples += self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
-            if self.command is not None:
-                # Its children may go on; they are not what was asked for.
-                if self.command.poll() is not None:
-                    break
-            elif not self.profiler.running:
+            if not self.running:
                 break
             now = time.monotonic()
             if progress is not None and now >= due:
                 due = now + _PROGRESS
-                self._finish()
+                self.update()
                 progress(profile)
         profile.samples += self.profiler.stop()
-        self._finish()
+        self.update()
         return profile
 
-    def _finish(self) -> None:
+    def update(self) -> None:
+        """Bring all of `profile` but its samples up to date; `run` does so by itself."""
         profile = self.profile
         profile.duration = time.monotonic() - self._began
         profile.totals = self.profiler.stats
