@@ -143,7 +143,7 @@ def test_what_is_shown_is_said() -> None:
     assert "methods of thread 2, by total of all, with native, 1 of 2 match 'main'" in text
     assert "/main_" in shown(table, State(filter="main", typing=True))
     assert "no row matches" in shown(make_table(counted(one(*FRAMES)), State(filter="zzz")))
-    assert "no samples" in shown(Table())
+    assert "no samples yet" in shown(Table())
     assert "note: deaf (and 1 more)" in shown(table, status=Status(notes=("deaf", "blind")))
     assert "G garbage collection" in shown(table, State(help=True))
 

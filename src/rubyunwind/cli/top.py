@@ -109,6 +109,8 @@ def command(
                 session = Session(watch, terminal, 0, state, interval=interval)
                 left = session.run(duration, between=output.trim if output is not None else None)
             status = _end(recording, interrupts)
+            if terminal.lost:  # what follows would fail there, or wait for ever
+                sys.exit(status or 128 + signal.SIGHUP)
             if output is not None:
                 _show(output)
             if not left:  # nobody has had the time to read it
@@ -141,7 +143,7 @@ def _live_is_possible() -> bool:
     lacks = ""
     if not sys.stdin.isatty():
         lacks = "stdin is no terminal, so no keys can be read"
-    elif os.environ.get("TERM", "dumb") == "dumb":
+    elif os.environ.get("TERM", "") in ("", "dumb"):
         lacks = "the terminal cannot move its cursor (TERM is dumb or not set)"
     if lacks:
         click.echo(f"rubyunwind: {lacks}; plain tables follow, Ctrl-C ends them", err=True)

@@ -95,7 +95,7 @@ def _body(table: Table, state: State, status: Status, width: int, room: int) -> 
     first = at // room * room if room else 0
     lines = table_lines(table, state, status, width, first, room)
     if not table.rows:
-        said = "no row matches the filter" if table.hidden else "no samples: no CPU time is used"
+        said = "no row matches the filter" if table.hidden else "no samples yet: no CPU time was used"
         lines.append(Line(f"  {said}", "dim"))
     return lines
 

@@ -56,6 +56,7 @@ class Terminal:
         self._size = Size(0, 0)
         self._pending = b""
         self._saved: list[Any] | None = None
+        self.lost = False  # it is gone, or took nothing more when it was given back
 
     def __enter__(self) -> Terminal:
         # An open file description of our own: to make the shell's one non-blocking would disturb the others.
@@ -102,6 +103,7 @@ class Terminal:
         end = time.monotonic() + _PATIENCE
         while self._flush() and time.monotonic() < end:
             select.select([], [self._out], [], 0.05)
+        self.lost |= bool(self._pending)
         self._pending = b""
         # In the background this would stop us, half-way.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -145,9 +147,11 @@ class Terminal:
     def read(self) -> bytes:
         """Return what was typed, b"" if the terminal is gone. Call it when the descriptor is readable."""
         try:
-            return os.read(self._keys, 4096)
+            data = os.read(self._keys, 4096)
         except OSError:
-            return b""
+            data = b""
+        self.lost |= not data
+        return data
 
     def redraw(self) -> None:
         """Forget what the terminal shows, so that the next screen is drawn as a whole."""
@@ -185,8 +189,8 @@ class Terminal:
                 written = os.write(self._out, self._pending)
             except BlockingIOError:
                 return True
-            except OSError:  # the terminal is gone; reading says so, too
-                self._pending = b""
+            except OSError:
+                self.lost, self._pending = True, b""
                 return False
             self._pending = self._pending[written:]
         return False
