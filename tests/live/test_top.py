@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rubyunwind top` on a terminal, with real Ruby below: what is shown, what keys do, and what it leaves behind."""
+"""`rubyunwind top` on a terminal, over real Ruby: what is shown, what keys do, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .spinning import PATIENCE, RUBY, spinning
 pytestmark = pytest.mark.usefixtures("bpf")
 
 SPIN = "puts; $stdout.flush; def spin = (nil while true)\ndef caller_of_spin = spin\ncaller_of_spin"
+SPIN_FOR = "def spin = (nil while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < {})\nspin"
 TOP = ("top", "--interval", 0.2, "-r", 199)
 
 
@@ -80,7 +81,8 @@ def test_threads_are_told_apart_and_can_be_entered() -> None:
 # A path may hold anything, a name all that is no ASCII; a thread's name is its comm.
 HOSTILE = r"""# encoding: utf-8
 Thread.current.name = "\e[7mcomm\a"
-eval("def spin\u202e名前e\u0301 = (puts \"up\"; $stdout.flush; nil while true)", nil, "/\e[31mred\e]0;owned\a\u2066.rb", 7)
+path = "/\e[31mred\e]0;owned\a\u2066.rb"
+eval("def spin\u202e名前e\u0301 = (puts \"up\"; $stdout.flush; nil while true)", nil, path, 7)
 Thread.new { Thread.current.name = "\e]2;th\a"; spin\u202e名前e\u0301 }.join
 """
 
@@ -220,7 +222,8 @@ def test_signals_leave_the_terminal_as_it_was(top: Screened, number: signal.Sign
 def test_two_signals_at_once_leave_the_terminal_as_it_was(top: Screened) -> None:
     top.kill(signal.SIGTERM)
     top.kill(signal.SIGINT)
-    assert top.wait() in (0, 130, 143)
+    # By the second signal itself, should it come when Python has already put its handlers away.
+    assert top.wait() in (0, 130, 143, -signal.SIGINT)
     assert top.as_before
 
 
@@ -330,10 +333,7 @@ def test_a_command_is_kept_off_the_terminal_and_heard_afterwards() -> None:
 
 
 def test_a_commands_end_is_ours() -> None:
-    script = (
-        "def spin = (nil while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < 0.7)\nspin; exit 7"
-    )
-    with Screened(*TOP, "--", RUBY, "--disable-gems", "-e", script) as top:
+    with Screened(*TOP, "--", RUBY, "--disable-gems", "-e", f"{SPIN_FOR.format(0.7)}; exit 7") as top:
         assert top.wait() == 7
         assert top.as_before
         assert top.wait_for_row("spin")
@@ -397,8 +397,7 @@ def test_n_plain_tables_of_their_own_interval(target: subprocess.Popen[str]) -> 
 
 
 def test_a_pipe_gets_plain_tables_until_the_target_ends() -> None:
-    script = "puts; $stdout.flush; def spin = (nil while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < 1)\nspin"
-    with ruby(script) as target:
+    with ruby(f"puts; $stdout.flush; {SPIN_FOR.format(1)}") as target:
         hear(target)
         done = run("--interval", 0.2, "-p", target.pid)
     assert done.returncode == 0

@@ -50,7 +50,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         for number in self._signals:
-            signal.signal(number, self._handle)
+            # nohup means it; a script ignores SIGINT for each job in the background, and does not.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._handle)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
