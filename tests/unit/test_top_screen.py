@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ from profile_strategies import HOSTILE_NAMES, names, profiles
 from rubyunwind.cli.live.cells import cells
 from rubyunwind.cli.live.counts import Counts, Thread
 from rubyunwind.cli.live.screen import Size, page_rows, render, table_lines
-from rubyunwind.cli.live.state import State, View
+from rubyunwind.cli.live.state import HELP, State, View
 from rubyunwind.cli.live.status import Status
 from rubyunwind.cli.live.table import Table, make_table
 from rubyunwind.profiler.sample import Frame, Sample, Totals
@@ -106,6 +109,22 @@ def test_a_screen_of_80_by_24() -> None:
     ]
     assert lines[6:23] == [""] * 17
     assert lines[23].startswith("q quit")
+
+
+def test_the_help_has_room_on_80_by_24() -> None:
+    text = shown(Table(), State(help=True), Status(notes=("a note",)))
+    assert "…" not in text
+    for keys, meaning in HELP:
+        assert f"  {keys:13} {meaning}" in text.split("\n")
+    assert "! error" in text
+
+
+def test_the_page_of_documentation_names_the_same_keys() -> None:
+    page = Path(__file__).parents[2] / "docs/top.md"
+    if not page.exists():
+        pytest.skip(f"no source tree here: {page} does not exist")
+    rows = re.findall(r"^\| (.+?) +\| (.+?) +\|$", page.read_text(), re.MULTILINE)
+    assert set(HELP) <= {(keys.replace("`", ""), meaning) for keys, meaning in rows}
 
 
 def test_narrow_screens_drop_columns_and_keep_names() -> None:

@@ -40,7 +40,10 @@ _LETTERS = {
     "ruby": "R", "cfunc": "C", "native": "N", "kernel": "K", "gc": "G", "jit": "J", "unknown": "?",
     "error": "!", "thread": " ", "process": " ", "none": "-",
 }  # fmt: skip
-_LEGEND = "kinds: R Ruby, C C function, N native, K kernel, G garbage collection, J JIT, ? unknown, ! error"
+_LEGEND = (
+    "R Ruby  C C function  N native  K kernel  G garbage collection",
+    "J compiled by a JIT  ? unknown  ! error  - nothing else was in the stack",
+)
 
 # Columns of numbers, those of now and those of all, and what has to be left for a name.
 _NOW, _ALL, _SAMPLES = 12, 13, 8
@@ -63,8 +66,9 @@ def render(table: Table, state: State, status: Status, size: Size) -> list[Line]
         top.append(Line(f"note: {status.notes[0]}{more}", "warn"))
     room = page_rows(status, size)
     if state.help:
-        shown = [Line(f"  {keys:31} {meaning}") for keys, meaning in HELP]
-        body = [Line("keys", "head"), *shown, Line(""), Line(f"  {_LEGEND}")][: room + 2]
+        shown = [Line(f"  {keys:13} {meaning}") for keys, meaning in HELP]
+        legend = [Line(f"  {part}") for part in _LEGEND]
+        body = [Line("keys", "head"), *shown, Line("kinds of frames", "head"), *legend][: room + 2]
     else:
         body = _body(table, state, status, width, room)
     foot = Line(_foot(state), "foot")

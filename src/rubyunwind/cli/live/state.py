@@ -24,15 +24,15 @@ Action = Literal["quit", "reset", "pause", "redraw"]
 HELP = (
     ("q, Ctrl-C", "leave"),
     ("space", "pause: the table stands still, counting goes on"),
-    ("s  t", "order by self, by total"),
+    ("s, t", "order by self (at the leaf), by total (anywhere in the stack)"),
     ("a", "order by what is now, or by all since the start"),
     ("v", "the next view: methods, threads, processes"),
     ("Enter", "the methods of the thread or process that is selected"),
+    ("arrows, j, k", "select a row; also Page Up, Page Down, Home and End"),
     ("n", "with or without native, kernel and JIT frames"),
-    ("/", "show only rows with what is typed; Enter keeps it"),
-    ("Esc", "undo: the filter, then the selection, then the thread or process"),
+    ("/", "only rows with the text that is typed; Enter keeps it"),
+    ("Esc", "undo the filter, then the selection, then the thread or process"),
     ("r", "count anew"),
-    ("up down j k PgUp PgDn Home End", "select a row"),
     ("Ctrl-L", "draw the screen anew"),
 )
 """Keys and what they do."""
