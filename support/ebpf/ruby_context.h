@@ -74,6 +74,8 @@ INLINE ErrorCode ruby_enter(const Walk *walk, const RubyProcInfo *ruby, u64 ec) 
   /* The last control frame before the end is a dummy that Ruby pushes with every stack; nobody sees
    * it. */
   record->rubyUnwindState.stack_ptr = (void *)cfp;
+  record->rubyUnwindScratch.enclosing_env = 0;
+  record->rubyUnwindScratch.env_levels = 0;
   record->rubyUnwindState.last_stack_frame = (void *)(end - 2 * ruby->size_of_control_frame_struct);
   if (walk->windows) {
     walk->windows->vm_stack = vm_stack;

@@ -19,37 +19,53 @@ enum {
    * order of native and Ruby frames is best effort and Ruby frames are walked in one go. */
   RUBY_VERSION_2_6 = 0x20600,
 
-  /* How many enclosing blocks are searched for the method they belong to. */
-  RUBY_ENV_DEPTH = 6
+  /* How many enclosing blocks are searched for the method they belong to: in a step, and in all. */
+  RUBY_ENV_DEPTH = 6,
+  RUBY_MAX_ENV_DEPTH = 64
 };
 
 /* Words of ep that we read, from ep - 16 on: VM_ENV_DATA_INDEX_ME_CREF, _SPECVAL, _FLAGS. */
 enum { ENV_ME_CREF, ENV_SPECVAL, ENV_FLAGS, ENV_WORDS };
 
 /* Looks for the method entry in the environment that is in the record; false when the search is
- * over. */
-INLINE bool find_method_entry(const Walk *walk, u64 *method_entry) {
+ * over, else the parent's environment has taken its place. */
+INLINE bool look_for_method_entry(const Walk *walk, u64 *method_entry, u64 *parent) {
   const u64 *env = walk->record->rubyUnwindScratch.env;
   if (env[ENV_FLAGS] & (RUBY_ENV_FLAG_LOCAL | RUBY_FRAME_FLAG_BMETHOD)) {
     *method_entry = env[ENV_ME_CREF] & 0xffffffffffffULL;
     return false;
   }
-  u64 parent = env[ENV_SPECVAL] & ~3ULL;
-  return parent && !load_env(walk, parent - 16);
+  *parent = env[ENV_SPECVAL] & ~3ULL;
+  return *parent && !load_env(walk, *parent - 16);
 }
 
 /*
- * The method entry that a frame belongs to: ep[-2] of the local environment, or of a block that
- * define_method has made a method; 0 if none is near. May be a cref: user space looks at its type.
+ * Finds the method entry that a frame belongs to: ep[-2] of the local environment, or of a block
+ * that define_method has made a method; 0 if there is none. May be a cref: user space looks at its
+ * type. False: the blocks around the frame are many, and the next step goes on from here.
  */
-INLINE u64 method_entry_of(const Walk *walk) {
-  u64 method_entry = 0;
+INLINE bool find_method_entry(const Walk *walk, u64 *method_entry) {
   bool searching = true;
+  u64 parent = 0;
+#ifndef RUBYUNWIND_LEGACY
+  RubyUnwindScratchSpace *scratch = &walk->record->rubyUnwindScratch;
+  if (scratch->enclosing_env && load_env(walk, scratch->enclosing_env - 16))
+    searching = false;
+#endif
   UNROLL_LEGACY
   for (int i = 0; i < RUBY_ENV_DEPTH; i++)
     if (searching)
-      searching = find_method_entry(walk, &method_entry);
-  return method_entry;
+      searching = look_for_method_entry(walk, method_entry, &parent);
+#ifndef RUBYUNWIND_LEGACY
+  scratch->env_levels += RUBY_ENV_DEPTH;
+  if (searching && scratch->env_levels < RUBY_MAX_ENV_DEPTH) {
+    scratch->enclosing_env = parent;
+    return false;
+  }
+  scratch->enclosing_env = 0;
+  scratch->env_levels = 0;
+#endif
+  return true;
 }
 
 /* ns. Ruby may give an instruction sequence another body when it has collected it and uses its
@@ -110,16 +126,16 @@ INLINE ErrorCode ruby_body(const Walk *walk, const RubyProcInfo *ruby, u64 iseq,
 }
 
 /*
- * ruby_frame pushes the Ruby frame whose environment is in the record. A pc outside its iseq is not
+ * ruby_frame pushes a Ruby frame. A pc outside its iseq is not
  * reported (compiled code leaves it unset until its first call): the frame goes without.
  */
-INLINE ErrorCode ruby_frame(const Walk *walk, const RubyProcInfo *ruby, u64 iseq, u64 pc) {
+INLINE ErrorCode ruby_frame(const Walk *walk, const RubyProcInfo *ruby, u64 iseq, u64 pc,
+                            u64 method_entry) {
   u64 body = 0;
   bool inside = false;
   ErrorCode error = ruby_body(walk, ruby, iseq, pc, &body, &inside);
   if (error)
     return error;
-  u64 method_entry = method_entry_of(walk);
   error = push_with_max_frames(walk, body, inside ? pc : 0, FRAME_MARKER_RUBY, 0, method_entry,
                                walk->max_frames - 1);
   if (!error)
@@ -167,7 +183,12 @@ INLINE ErrorCode ruby_step(const Walk *walk, const RubyProcInfo *ruby, u32 *unwi
       return error;
     increment_metric(metricID_UnwindRubyFrames);
   } else if (iseq && (pc || (magic != RUBY_FRAME_MAGIC_IFUNC && magic != RUBY_FRAME_MAGIC_DUMMY))) {
-    ErrorCode error = ruby_frame(walk, ruby, iseq, pc);
+    u64 method_entry = 0;
+    if (!find_method_entry(walk, &method_entry)) {
+      *unwinder = PROG_UNWIND_RUBY;
+      return ERR_OK;
+    }
+    ErrorCode error = ruby_frame(walk, ruby, iseq, pc, method_entry);
     if (error)
       return error;
   } /* else a block made of a C function, or a dummy: Ruby shows neither */

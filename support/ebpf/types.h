@@ -414,6 +414,8 @@ typedef struct RubyUnwindScratchSpace {
   u64 env[3];            /* ep[-2] method entry or cref, ep[-1] parent ep, ep[0] flags */
   u64 signal_regs[36];   /* registers: of a sample, or as a signal frame has saved them */
   RowSearch row_search;
+  u64 enclosing_env; /* ep at which the search for a frame's method goes on; 0: it begins */
+  u64 env_levels;    /* looked at so far */
 } RubyUnwindScratchSpace;
 
 typedef struct PerCPURecord {

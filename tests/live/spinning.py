@@ -44,6 +44,11 @@ class Ruby:
     root: Path | None = None
 
     @property
+    def has_one_context(self) -> bool:
+        """Whether all threads share one execution context (before 3.0): only who holds the lock has it."""
+        return self.program.endswith("2.7")
+
+    @property
     def start(self) -> list[str]:
         """The command, which options may follow."""
         inside = ["unshare", "--mount", "sh", "-c", _IN_ROOT, str(self.root)] if self.root else []

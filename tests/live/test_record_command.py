@@ -40,10 +40,10 @@ def test_every_format_holds_every_sample(record: Record, tmp_path: Path, format_
     if format_ == "flamegraph":
         data = page_data(raw)
         assert data["nodes"]["weight"][0] == data["totals"]["read"] == recorder.samples_read
-        assert "work" in data["strings"]
+        assert "Object#work" in data["strings"]
     else:
         assert weight(raw, format_) == recorder.samples_read
-        assert b"work" in raw
+        assert b"Object#work" in raw
     assert "rubyunwind:" not in raw.decode()[:200]
     if output != "-":
         assert recorder.out == b""

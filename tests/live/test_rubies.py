@@ -6,7 +6,9 @@ A Ruby that cannot be had is skipped, with the reason; where live tests are requ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -15,6 +17,7 @@ from rubies.cells import RATE, cells_of
 from rubies.roots import CannotBeHad, known, root_of, ruby_in
 from rubyunwind import Profiler
 from rubyunwind.profiler.backends import WALKER
+from rubyunwind.ruby.vm_info import GC_PHASES
 
 from .conftest import REQUIRE_LIVE
 from .programs import PROGRAMS, Program
@@ -73,6 +76,47 @@ def test_each_group_of_ruby_frames_is_in_a_loop_of_its_own(ruby: Ruby, program: 
         assert len(loops) > 3
         assert len(set(loops)) == 1, loops
         assert [frame.name for frame in frames].count(loops[0]) == len(loops)
+
+
+def names_by_line(frames: Iterable[tuple[int, str]]) -> dict[tuple[int, str], set[str]]:
+    """Return names by line and their last part, which is the label that older Rubies print."""
+    found: dict[tuple[int, str], set[str]] = {}
+    for line, name in frames:
+        words, dot, label = name.rpartition("#" if "#" in name else ".")
+        block = re.match(r"block (\(\d+ levels\) )?in ", words) if dot else None
+        plain = (block[0] if block else "") + label if dot else name
+        found.setdefault((line, plain), set()).add(name)
+    return found
+
+
+@pytest.mark.one_of_several
+@pytest.mark.parametrize("name", ["blocks_and_bmethods.rb", "callables.rb", "define_method_forms.rb"])
+def test_names_are_qualified_as_the_newest_ruby_prints_them(ruby: Ruby, name: str) -> None:
+    try:
+        newest = root_of(known()[-1])
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+    with ruby_in(newest) as other, spinning(name, ruby=other) as running:
+        printed = names_by_line((line, label) for _, line, label in running.stack)
+    with spinning(name, ruby=ruby) as running, Profiler([running.pid], rate=RATE) as profiler:
+        (sample, *_) = gather(profiler, 10)
+    ours = [(frame.line or 0, frame.name) for frame in sample.frames if frame.kind in ("ruby", "cfunc")]
+    both = {key: names for key, names in names_by_line(ours).items() if key in printed}
+    assert sum(any("#" in name for name in names) for names in both.values()) > 5
+    assert both == {key: printed[key] for key in both}
+
+
+@pytest.mark.one_of_several
+@pytest.mark.parametrize(("method", "phase"), [("start", "marking"), ("compact", "compacting")])
+def test_a_garbage_collection_is_a_frame_with_its_phase(ruby: Ruby, method: str, phase: str) -> None:
+    with (
+        spinning("collecting.rb", method, ruby=ruby) as running,
+        Profiler([running.pid], rate=RATE) as profiler,
+    ):
+        samples = gather(profiler, SAMPLES)
+    phases = Counter(frame.label for sample in samples for frame in sample.frames if frame.kind == "gc")
+    assert phases[phase] > 0.5 * len(samples)
+    assert set(phases) <= set(GC_PHASES)
 
 
 def test_most_of_the_rubies_are_there() -> None:

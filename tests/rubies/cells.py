@@ -12,7 +12,7 @@ from live.spinning import Location, Ruby, Spinning, difference, gather, location
 from rubyunwind import Profiler, Sample
 from rubyunwind.abi import MAX_NON_ERROR_FRAME_UNWINDS
 from rubyunwind.profiler.backends import CHAIN, WALKER
-from rubyunwind.profiler.reasons import LIMIT, TAIL_CALLS
+from rubyunwind.profiler.reasons import LIMIT, NO_CONTEXT, TAIL_CALLS
 from rubyunwind.profiler.user_profiler import UserProfiler
 
 # What samples: the two unwinders of the kernel side, and the reader from user space.
@@ -70,14 +70,23 @@ def fault(sample: Sample, stack: Stack, way: str, reason: str | None) -> str:
     return f"the Ruby frames are right, but it is not complete: {sample.reason}"
 
 
-def judge(program: Program, way: str, running: Spinning, samples: list[Sample]) -> Cell:
-    """Hold samples against what their thread printed, or any thread did where Ruby does not know ids."""
+def judge(
+    program: Program, way: str, running: Spinning, samples: list[Sample], *, one_context: bool = False
+) -> Cell:
+    """Hold samples against what their thread printed, or any thread did where Ruby does not know ids.
+
+    Where threads have `one_context` between them, one that waits for the lock has no Ruby frames and says so.
+    """
     exact = cut = judged = 0
     first = ""
     seen: set[Stack] = set()
     for sample in samples:
+        if one_context and sample.reason == NO_CONTEXT and not locations(sample):
+            continue
         stacks = [stack for tid, stack in running.stacks if tid in (0, sample.tid)]
         faults = {fault(sample, stack, way, program.reason): stack for stack in stacks}
+        if stacks and sample.complete and not locations(sample) and not any(tid for tid, _ in running.stacks):
+            continue  # of a native thread that runs no Ruby code, such as the timer's
         judged += bool(stacks)  # other threads have printed nothing
         if "" in faults:
             exact += 1
@@ -97,4 +106,5 @@ def cells_of(ruby: Ruby, program: Program, ways: Iterable[str], count: int) -> I
         for way in ways:
             with _profiler(way, running.pid) as profiler:
                 samples = gather(profiler, count * (len(running.stacks) - len(running.waiting)))
-            yield judge(program, way, running, samples)
+            one_context = ruby.has_one_context and len(running.stacks) > 1
+            yield judge(program, way, running, samples, one_context=one_context)

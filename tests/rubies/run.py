@@ -15,7 +15,7 @@ import pytest
 from live.programs import Program, runnable
 from live.spinning import Ruby
 
-from .cells import WAYS, Cell, cells_of
+from .cells import USER, WAYS, Cell, cells_of
 from .page import PAGE, circumstances, tables, write
 from .roots import CannotBeHad, Root, known, root_of, ruby_in
 
@@ -38,12 +38,13 @@ def _arguments() -> argparse.Namespace:
 def _cells(ruby: Ruby, program: Program) -> list[Cell]:
     """Return a program's cells; if it cannot be run, or gives no samples, they say why."""
     cells: list[Cell] = []
+    ways = [way for way in WAYS if program.main_ractor or way != USER]
     try:
-        cells += cells_of(ruby, program, WAYS, SAMPLES)
+        cells += cells_of(ruby, program, ways, SAMPLES)
     except pytest.skip.Exception as reason:  # this Ruby has not what the program is about
         print(f"{program}: {reason}", flush=True)
     except (AssertionError, RuntimeError) as error:
-        missing = WAYS[len(cells) :]
+        missing = ways[len(cells) :]
         cells += [Cell(str(program), way, 0, 0, 0, str(error).splitlines()[0]) for way in missing]
     return cells
 

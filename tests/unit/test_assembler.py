@@ -69,6 +69,7 @@ class Process:
     def __init__(self) -> None:
         self.symbolizer: Symbolizer | None = Symbolizer()
         self.interpreter: InterpreterLoop | None = InterpreterLoop(LIBRUBY, 0x100, 0x1FF)
+        self.ruby: object | None = None
 
 
 class Tracker:
@@ -190,6 +191,16 @@ def test_the_entry_of_a_fiber_is_known_by_the_file_of_the_outermost_native_frame
     zero = Frame(addr_or_line=ErrorCode.NATIVE_ZERO_PC, kind=FrameMarker.ABORT)
     assert bench.sample(native(0x60), ruby(1), native(0x180, LIBRUBY), zero).reason is None
     assert bench.sample(ruby(1), native(0x180, LIBRUBY), native(0x60), zero).reason == "unmapped pc"
+
+
+def test_a_ruby_whose_loop_was_not_found_leaves_open_what_a_thread_runs(bench: Bench) -> None:
+    bench.tracker.process.interpreter = None
+    bench.tracker.process.ruby = object()
+    assert bench.sample(native(0x50), flags=TraceFlag.NATIVE_ROOT).reason == "no Ruby information"
+    assert bench.sample(native(0x50), ruby(0x1000)).complete
+    bench.tracker.process.ruby = None  # no Ruby at all
+    bench.clock.now += 10
+    assert bench.sample(native(0x50), flags=TraceFlag.NATIVE_ROOT).complete
 
 
 def test_a_loop_whose_ruby_frames_were_not_looked_for_is_no_whole_stack(bench: Bench) -> None:

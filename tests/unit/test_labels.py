@@ -55,8 +55,9 @@ def test_names_carry_the_class_from_3_3_on_and_labels_from_3_4_on(version: str) 
     memory, symbolizer, ids = process(version, ["run"])
     method = memory.method_entry(memory.klass("Outer::Foo"), ids["run"])
     iseq, body = memory.iseq("run", lines=memory.one_line(1))
+    middle, _ = memory.iseq("block in run", kind=BLOCK, lines=memory.one_line(2), parent=iseq, local=iseq)
     _, block = memory.iseq(
-        "block (2 levels) in run", kind=BLOCK, lines=memory.one_line(2), parent=iseq, local=iseq
+        "block (2 levels) in run", kind=BLOCK, lines=memory.one_line(2), parent=middle, local=iseq
     )
     outer = symbolizer.ruby_frame(body, code_of(memory, body), method)
     inner = symbolizer.ruby_frame(block, code_of(memory, block), method)
@@ -64,6 +65,21 @@ def test_names_carry_the_class_from_3_3_on_and_labels_from_3_4_on(version: str) 
     assert inner.name == "block (2 levels) in Outer::Foo#run"
     assert (outer.label == outer.name) == (version != "3.3.8")
     assert inner.label == (inner.name if version != "3.3.8" else "block (2 levels) in run")
+
+
+@pytest.mark.parametrize(
+    ("version", "label"), [("3.3.8", "block in run"), ("3.4.1", "block (2 levels) in run")]
+)
+def test_from_3_4_on_levels_are_counted_and_not_taken_from_the_compilers_text(
+    version: str, label: str
+) -> None:
+    """Code of `END` in a block lies two blocks deep, and the compiler calls it "block in"."""
+    memory, symbolizer, _ = process(version, ["run"])
+    method, _ = memory.iseq("run", lines=memory.one_line(1))
+    once, _ = memory.iseq("block in run", kind=BLOCK, lines=memory.one_line(2), parent=method, local=method)
+    clause, _ = memory.iseq("rescue in block in run", kind=4, parent=once, local=method)
+    _, body = memory.iseq("block in run", kind=BLOCK, lines=memory.one_line(3), parent=clause, local=method)
+    assert symbolizer.ruby_frame(body, code_of(memory, body)).label == label
 
 
 @pytest.mark.parametrize("version", QUALIFIED)

@@ -103,6 +103,17 @@ def test_tail_calls_may_end_after_as_many_turns_as_they_allow(turns: int, way: s
     assert judge(Program("a.rb"), way, Spinning(7, ((7, stack),)), [cut]).good is good
 
 
+def test_a_thread_that_waits_for_the_only_context_has_none_and_is_not_judged() -> None:
+    running = Spinning(7, ((7, STACK), (8, (BASE,))))
+    samples = [sample(*STACK), sample(BASE, tid=8), sample(tid=8, reason="no execution context")]
+    program = Program("a.rb", threads=2)
+    found = judge(program, WALKER, running, samples, one_context=True)
+    assert (found.exact, found.samples, found.good) == (2, 2, True)
+    assert not judge(program, WALKER, running, samples).good
+    wrong = sample(MIDDLE, tid=8, reason="no execution context")
+    assert not judge(program, WALKER, running, [*samples, wrong], one_context=True).good
+
+
 def test_no_samples_at_all_are_not_good() -> None:
     assert not cell().good
 
@@ -130,6 +141,13 @@ def test_where_ruby_knows_no_ids_the_stack_is_that_of_any_thread() -> None:
     program = Program("a.rb", threads=2)
     assert judge(program, WALKER, running, [sample(*STACK, tid=8), sample(MIDDLE, BASE, tid=9)]).good
     assert not judge(program, WALKER, running, [sample(*STACK, tid=8), sample(BASE, tid=9)]).good
+
+
+def test_where_ids_are_not_known_a_native_thread_without_ruby_code_is_not_judged() -> None:
+    running = Spinning(7, ((0, STACK),))
+    found = judge(Program("a.rb"), WALKER, running, [sample(*STACK), sample(tid=9)])
+    assert (found.exact, found.samples, found.good) == (1, 1, True)
+    assert not judge(Program("a.rb"), WALKER, running, [sample(*STACK), sample(reason="unmapped pc")]).good
 
 
 def test_a_cell_says_what_it_counted() -> None:

@@ -55,7 +55,7 @@ class Process:
 
     world: World
 
-    def __init__(self, pid: int, *_: object) -> None:
+    def __init__(self, pid: int, *_: object, force_version: str | None) -> None:
         self.world.read_status(pid)
         self.parent: Process | None = None
         self.pid = pid

@@ -37,10 +37,16 @@ def what_options(function: _Function) -> _Function:
 
 
 def how_options(function: _Function) -> _Function:
-    """Give a verb -s, --backend, --unwinder, -v and a command's `words`."""
+    """Give a verb -s, --backend, --unwinder, --force-version, -v and a command's `words`."""
     for option in (
         click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]"),
         click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages."),
+        click.option(
+            "--force-version",
+            metavar="VERSION",
+            help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must "
+            "agree.",
+        ),
         click.option(
             "--unwinder",
             type=click.Choice(UNWINDERS),

@@ -49,6 +49,7 @@ def command(
     subprocesses: bool | None,
     backend: str,
     unwinder: str | None,
+    force_version: str | None,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -69,6 +70,7 @@ def command(
             debug_tracer=False,
             backend=backend,
             unwinder=unwinder,
+            force_version=force_version,
         )
         interrupts = Interrupts(recording, target.discard)
         with interrupts, recording:

@@ -25,6 +25,11 @@ _NOTES = 3  # sentences on what is missing that are shown unasked
 @click.option("--core", help="Core file to look at, plain or compressed (gzip, zstd).")
 @click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
 @click.option("--ec", help="Address of the execution context (hexadecimal), for a Ruby that hides it.")
+@click.option(
+    "--force-version",
+    metavar="VERSION",
+    help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must agree.",
+)
 @click.option("--native/--no-native", default=True, help="Show native frames. Default: yes.")
 @click.option("--nonblocking", is_flag=True, help="Do not stop the process: Ruby frames only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -34,6 +39,7 @@ def command(
     core: str | None,
     sysroot: str | None,
     ec: str | None,
+    force_version: str | None,
     native: bool,
     nonblocking: bool,
     as_json: bool,
@@ -52,7 +58,14 @@ def command(
         context = int(ec, 16) if ec is not None else 0
     except ValueError:
         raise click.UsageError(f"--ec {ec!r} is no hexadecimal address such as 0x7f12a4005010") from None
-    taken = take_snapshot(pid, core=core, sysroot=sysroot, context=context, nonblocking=nonblocking)
+    taken = take_snapshot(
+        pid,
+        core=core,
+        sysroot=sysroot,
+        context=context,
+        nonblocking=nonblocking,
+        force_version=force_version,
+    )
     if as_json:
         import json
 

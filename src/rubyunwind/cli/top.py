@@ -73,6 +73,7 @@ def command(
     subprocesses: bool | None,
     backend: str,
     unwinder: str | None,
+    force_version: str | None,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -96,6 +97,7 @@ def command(
             children=bool(words) if subprocesses is None else subprocesses,
             backend=backend,
             unwinder=unwinder,
+            force_version=force_version,
             command_output=output.fd if output is not None else None,
         )
         terminal = Terminal(

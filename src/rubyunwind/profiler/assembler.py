@@ -179,6 +179,9 @@ class Assembler:
             and any(item.kind == _NATIVE and loop.holds(item) for item in items)
         ):
             reason = NO_RUBY_INFORMATION
+        # A Ruby whose loop was not found at all: whether the thread runs Ruby code cannot be told.
+        if reason is None and loop is None and process is not None and process.ruby is not None:
+            reason = None if caller is not None else NO_RUBY_INFORMATION
         return (*kernel, *frames), reason
 
     def _native(self, item: Step) -> Frame:

@@ -76,7 +76,8 @@ class ProfiledProcess:
 
     `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be unwound.
     `image` is the process as it is read; by default the one that runs under `pid`, which may execute another
-    program meanwhile. Owns it. `context` and `search` are as in find_ruby.
+    program meanwhile. Owns it. `context` and `search` are as in find_ruby; `force_version` is its
+    assume_version.
     """
 
     def __init__(
@@ -89,10 +90,12 @@ class ProfiledProcess:
         *,
         context: int = 0,
         search: bool = False,
+        force_version: str | None = None,
     ) -> None:
         self.pid = pid
         self._context = context
         self._search = search
+        self._force_version = force_version
         self.identity = ProcessIdentity.of(pid) if image is None else None
         self.ruby: RubyRuntime | None = None
         self.symbolizer: RubySymbolizer | None = None
@@ -273,6 +276,7 @@ class ProfiledProcess:
                 mappings,
                 self._image.memory,
                 open_elf=self._image.open,
+                assume_version=self._force_version,
                 context=self._context,
                 search=self._search,
             )

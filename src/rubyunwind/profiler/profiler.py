@@ -22,6 +22,7 @@ from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
 from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
+from rubyunwind.ruby.layouts import known_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -73,6 +74,8 @@ class Profiler:
     `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
     `unwinder` is "walker" (up to 2600 frames a stack) or "chain" (the frozen ABI's 128 frames and 29 tail
     calls); by default the walker, where the flavour has it. `max_frames` bounds the walker's traces.
+    `force_version` ("3.4.5") is the release whose layout is taken, whatever a Ruby says of itself; the
+    self-check still has to agree. UnsupportedRuby if there is no layout for it.
 
     Entering raises AttachError (no such process, may not be read), BpfError and NotSupported (no rights, an
     old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
@@ -93,6 +96,7 @@ class Profiler:
         flavour: str | None = None,
         unwinder: str | None = None,
         max_frames: int = MAX_DEEP_FRAMES,
+        force_version: str | None = None,
         map_sizes: Mapping[str, int] | None = None,
     ) -> None:
         if rate < 1:
@@ -105,6 +109,7 @@ class Profiler:
         self._flavour = flavour
         self._unwinder = unwinder
         self._max_frames = max_frames
+        self._force_version = known_version(force_version)
         self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._truncated = 0
@@ -140,7 +145,12 @@ class Profiler:
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
             self._timer.watch(self._traces.fileno())
             self._timer.watch(self._reports.fileno())
-            self._tracker = ProcessTracker(self._collection, children=self._children, everything=self._all)
+            self._tracker = ProcessTracker(
+                self._collection,
+                children=self._children,
+                everything=self._all,
+                force_version=self._force_version,
+            )
             stack.callback(self._tracker.close)
             self._assembler = Assembler(self._tracker, maps.get("kernel_stackmap"))
             self._ticks = stack.enter_context(Ticks(entry_of(self._collection), self._rate))

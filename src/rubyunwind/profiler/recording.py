@@ -18,6 +18,7 @@ from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.sample import Totals
 from rubyunwind.profiler.samples import Samples
 from rubyunwind.profiler.user_profiler import UserProfiler
+from rubyunwind.ruby.layouts import known_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -74,9 +75,9 @@ class Recording:
     it is being set up: an exception from a signal handler then undoes everything, the command has not run.
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
-    then says why and what that costs. `debug_tracer` and `unwinder` (see Profiler) are for BPF; with an
-    `unwinder` there is no fallback. `command_output` is a descriptor (borrowed) that gets what the command
-    would write to the terminal.
+    then says why and what that costs. `force_version` is as in Profiler, and so are `debug_tracer` and
+    `unwinder`, which are for BPF; with an `unwinder` there is no fallback. `command_output` is a descriptor
+    (borrowed) that gets what the command would write to the terminal.
 
     Who has an event loop polls `profiler` while it is `running` and not `stopped`, instead of `run`.
     """
@@ -91,12 +92,14 @@ class Recording:
         debug_tracer: bool = False,
         backend: str = "auto",
         unwinder: str | None = None,
+        force_version: str | None = None,
         command_output: int | None = None,
     ) -> None:
         check_backend(backend)
         if unwinder is not None and backend == "user":
             raise ValueError("an unwinder is chosen for BPF programs, and the user backend has none")
         self._unwinder = unwinder
+        self._force_version = known_version(force_version)
         self._pids = tuple(pids)
         self._words = list(command) if command is not None else None
         if bool(self._pids) == bool(self._words):
@@ -145,6 +148,7 @@ class Recording:
                         children=self._children,
                         debug_tracer=self._debug,
                         unwinder=self._unwinder,
+                        force_version=self._force_version,
                     )
                     profiler = undo.enter_context(bpf)
                     if self.command is not None:
@@ -157,7 +161,14 @@ class Recording:
                 if self._backend == "bpf" or self._unwinder is not None or not reason:
                     raise
                 self.fallback = reason
-        user = exits.enter_context(UserProfiler(self._pids, rate=self.profile.rate, children=self._children))
+        user = exits.enter_context(
+            UserProfiler(
+                self._pids,
+                rate=self.profile.rate,
+                children=self._children,
+                force_version=self._force_version,
+            )
+        )
         if self.command is not None:
             user.follow(self.command.pid, from_exec=True)
         return user
@@ -216,6 +227,7 @@ def record(
     children: bool = True,
     backend: str = "auto",
     unwinder: str | None = None,
+    force_version: str | None = None,
 ) -> Profile:
     """Record one process, or a command that is started for it, and return the profile. See Recording.
 
@@ -229,5 +241,6 @@ def record(
         children=children,
         backend=backend,
         unwinder=unwinder,
+        force_version=force_version,
     ) as recording:
         return recording.run(duration)

@@ -79,7 +79,14 @@ class SampledProcess:
     stands for yet, `waited` at how many ticks it waited for a CPU; the profiler keeps them.
     """
 
-    def __init__(self, pid: int, collection: HostedCollection, parent: SampledProcess | None = None) -> None:
+    def __init__(
+        self,
+        pid: int,
+        collection: HostedCollection,
+        parent: SampledProcess | None = None,
+        *,
+        force_version: str | None = None,
+    ) -> None:
         self.pid = pid
         self.identity = ProcessIdentity.of(pid)
         self.ruby: RubyRuntime | None = None
@@ -90,6 +97,7 @@ class SampledProcess:
         self.owed_ns = self.waited = 0
         self._wait = _SOONEST
         self._collection = collection
+        self._force_version = force_version
         self._image: LiveProcess | None = None
         self._probe = 0
         self._code: list[Mapping] = []
@@ -154,7 +162,14 @@ class SampledProcess:
                 ruby: RubyRuntime | None = parent.ruby
                 origin = parent._symbolizer
             else:
-                ruby = find_ruby(self.pid, mappings, image.memory, open_elf=image.open, search=True)
+                ruby = find_ruby(
+                    self.pid,
+                    mappings,
+                    image.memory,
+                    assume_version=self._force_version,
+                    open_elf=image.open,
+                    search=True,
+                )
         except UnsupportedRuby as error:
             self.refusal = error
             _log.warning("pid %d: %s; it is not sampled", self.pid, error)

@@ -22,6 +22,7 @@ from rubyunwind.profiler.files import FileCache
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
 from rubyunwind.profiler.reasons import TORN
+from rubyunwind.ruby.layouts import known_version
 from rubyunwind.ruby.threads import RubyThread, ruby_threads
 from rubyunwind.ruby.tls import thread_context
 
@@ -118,6 +119,7 @@ def take_snapshot(
     sysroot: str | None = None,
     context: int = 0,
     nonblocking: bool = False,
+    force_version: str | None = None,
 ) -> Snapshot:
     """Unwind every thread of process `pid`, or of the process that wrote the core file `core`.
 
@@ -125,27 +127,31 @@ def take_snapshot(
     same user). Files that a core's process had mapped are looked for below `sysroot`. `context` is the
     address of the main thread's execution context, or of the variable that points to it, for a Ruby that
     hides both. With `nonblocking` the process is not stopped: Ruby frames only, of Ruby's own threads, and a
-    stack that changed while it was read is left out with the reason "torn read".
+    stack that changed while it was read is left out with the reason "torn read". `force_version` is as in
+    Profiler.
     Raises AttachError, DecodeError (the core), NotSupported (of another machine).
     """
     if (pid is None) == (core is None):
         raise ValueError("name a process or a core file, one of them")
+    force_version = known_version(force_version)
     with ExitStack() as stack:
         if core is not None:
             dead = stack.enter_context(CoreFile.open(core, sysroot))
-            return _of_core(dead, context)
+            return _of_core(dead, context, force_version)
         assert pid is not None
-        return _of_running_process(pid) if nonblocking else _of_process(pid, context)
+        if nonblocking:
+            return _of_running_process(pid, force_version)
+        return _of_process(pid, context, force_version)
 
 
-def _of_process(pid: int, context: int) -> Snapshot:
+def _of_process(pid: int, context: int, force_version: str | None) -> Snapshot:
     from rubyunwind.process.identity import check_attachable
     from rubyunwind.process.stopped import StoppedProcess
 
     identity = check_attachable(pid)
     with ExitStack() as stack:
         image = LiveProcess(pid)
-        unwinder = stack.enter_context(_Unwinder(pid, image, layout_of(), context))
+        unwinder = stack.enter_context(_Unwinder(pid, image, layout_of(), context, force_version))
         memory = HostMemory.of_process(image.memory.fd)
         comm = identity.comm
         with StoppedProcess(pid) as stopped:
@@ -167,12 +173,12 @@ def _of_process(pid: int, context: int) -> Snapshot:
         return unwinder.result(comm, held, stopped.stopped_ns)
 
 
-def _of_running_process(pid: int) -> Snapshot:
+def _of_running_process(pid: int, force_version: str | None) -> Snapshot:
     from rubyunwind.process.identity import check_attachable
     from rubyunwind.process.threads import thread_info
 
     identity = check_attachable(pid)
-    with _Unwinder(pid, LiveProcess(pid), layout_of(), 0) as unwinder:
+    with _Unwinder(pid, LiveProcess(pid), layout_of(), 0, force_version) as unwinder:
         ruby = unwinder.process.ruby
         if ruby is None:
             return unwinder.result(identity.comm, (), 0)
@@ -187,7 +193,7 @@ def _of_running_process(pid: int) -> Snapshot:
         return unwinder.result(identity.comm, held, 0)
 
 
-def _of_core(core: CoreFile, context: int) -> Snapshot:
+def _of_core(core: CoreFile, context: int, force_version: str | None) -> Snapshot:
     layout = AARCH64 if core.machine == _EM_AARCH64 else X86_64
     if layout.machine != os.uname().machine:
         raise NotSupported(
@@ -196,7 +202,7 @@ def _of_core(core: CoreFile, context: int) -> Snapshot:
             feature=f"core files of {layout.machine}",
             needs=layout.machine,
         )
-    with _Unwinder(core.pid, CoreProcess(core), layout, context) as unwinder:
+    with _Unwinder(core.pid, CoreProcess(core), layout, context, force_version) as unwinder:
         memory = HostMemory(memory=core.memory)
         held = [
             _Held(
@@ -214,7 +220,14 @@ def _of_core(core: CoreFile, context: int) -> Snapshot:
 class _Unwinder:
     """The unwinders in user space, filled for one process. A context manager that owns the image."""
 
-    def __init__(self, pid: int, image: ProcessImage, layout: RegisterLayout, context: int) -> None:
+    def __init__(
+        self,
+        pid: int,
+        image: ProcessImage,
+        layout: RegisterLayout,
+        context: int,
+        force_version: str | None,
+    ) -> None:
         self.pid = pid
         self._image = image
         self._registers = layout.names[: _PT_REGS_WORDS[layout.machine]]
@@ -222,7 +235,14 @@ class _Unwinder:
         self._collection = HostedCollection()
         tables = NativeTables(self._collection)
         self.process = ProfiledProcess(
-            pid, self._collection, self._files, tables, image, context=context, search=True
+            pid,
+            self._collection,
+            self._files,
+            tables,
+            image,
+            context=context,
+            search=True,
+            force_version=force_version,
         )
         self.process.sync()
 

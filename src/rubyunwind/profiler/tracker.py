@@ -38,14 +38,23 @@ _log = logging.getLogger(__name__)
 class ProcessTracker:
     """Registers processes with the kernel side, follows what they map, and drops them when they end.
 
-    With `children`, processes that a known one forks are taken in; with `everything`, all that run.
+    With `children`, processes that a known one forks are taken in; with `everything`, all that run. With
+    `force_version` every Ruby is taken for that release.
     """
 
-    def __init__(self, collection: TracerMaps, *, children: bool = True, everything: bool = False) -> None:
+    def __init__(
+        self,
+        collection: TracerMaps,
+        *,
+        children: bool = True,
+        everything: bool = False,
+        force_version: str | None = None,
+    ) -> None:
         self._collection = collection
         self._maps = collection.maps
         self._children = children
         self._everything = everything
+        self._force_version = force_version
         self.files = FileCache()
         self._tables = NativeTables(collection)
         if not everything:
@@ -115,7 +124,9 @@ class ProcessTracker:
         known = self._processes.get(pid)
         if known is not None:
             return known
-        process = ProfiledProcess(pid, self._collection, self.files, self._tables)
+        process = ProfiledProcess(
+            pid, self._collection, self.files, self._tables, force_version=self._force_version
+        )
         try:
             if not announced_only and (parent := self.get(read_status(pid).parent)) is not None:
                 process.inherit(parent)

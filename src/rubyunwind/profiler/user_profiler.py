@@ -20,6 +20,7 @@ from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.sampled_process import SampledProcess, cpu_time
 from rubyunwind.profiler.samples import Samples
+from rubyunwind.ruby.layouts import known_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,12 +63,20 @@ class UserProfiler:
 
     backend = "user"
 
-    def __init__(self, pids: Iterable[int] = (), *, rate: int = 99, children: bool = True) -> None:
+    def __init__(
+        self,
+        pids: Iterable[int] = (),
+        *,
+        rate: int = 99,
+        children: bool = True,
+        force_version: str | None = None,
+    ) -> None:
         if rate < 1:
             raise ValueError(f"a rate of {rate} Hz: it must be 1 or more")
         self._pids = tuple(pids)
         self._period_ns = 1_000_000_000 // rate
         self._children = children
+        self._force_version = known_version(force_version)
         self._stack = ExitStack()
         self._resource: Resource | None = None
         self._processes: dict[int, SampledProcess] = {}
@@ -118,7 +127,9 @@ class UserProfiler:
         else:
             _check_readable(pid)
         if pid not in self._processes:
-            process = self._processes[pid] = SampledProcess(pid, self._collection)
+            process = self._processes[pid] = SampledProcess(
+                pid, self._collection, force_version=self._force_version
+            )
             if not from_exec:
                 self._sync(process)
         if self._children:
@@ -260,7 +271,7 @@ class UserProfiler:
                 continue
             try:
                 parent = self._processes.get(read_status(child).parent)
-                process = SampledProcess(child, self._collection, parent)
+                process = SampledProcess(child, self._collection, parent, force_version=self._force_version)
             except AttachError:
                 continue
             self._processes[child] = process

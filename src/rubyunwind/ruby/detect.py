@@ -211,6 +211,11 @@ def describe_runtime(
     match = find_layout(assume_version or version, aarch64=image.aarch64)
     layout = match.layout
     exact = match.exact and assume_version is None
+    layout_version = match.version
+    if not match.exact and assume_version is None and open_elf is not None:
+        described = _layout_of_file(mapping, open_elf, layout)
+        if described is not None:
+            layout, layout_version = described, "its debug information"
     uncovered = uncover(image, memory, layout)
     image, found, reasons = uncovered.image, list(uncovered.found), list(uncovered.reasons)
     info = make_proc_info(layout, version, image.address(layout.context_symbol))
@@ -229,9 +234,9 @@ def describe_runtime(
         check = _self_check(memory, layout, info.current_ctx_ptr, vm)
     if check.result == "bad":
         raise UnsupportedRuby(
-            f"Ruby {version} in {image.path} does not have the layout of {match.version}: {check.reason}",
+            f"Ruby {version} in {image.path} does not have the layout of {layout_version}: {check.reason}",
             found=version,
-            nearest=match.version,
+            nearest=layout_version,
         )
     ranges = tuple(
         InterpreterRange(mapping.path, lower, upper)
@@ -247,7 +252,7 @@ def describe_runtime(
         version=version,
         version_number=info.version,
         layout=layout,
-        layout_version=match.version,
+        layout_version=layout_version,
         mapping=mapping,
         image=image,
         proc_info=info,
@@ -257,12 +262,29 @@ def describe_runtime(
         identifier_table=table,
         check=check,
         notes=(
-            *_notes(version, match.version, exact, check, reachable, tls, ranges, table),
+            *_notes(version, layout_version, exact, check, reachable, tls, ranges, table),
             *_hidden_notes(version, image, found, reasons),
         ),
         context=context,
         collector=collector,
     )
+
+
+def _layout_of_file(mapping: Mapping, open_elf: Callable[[Mapping], ElfFile], base: Layout) -> Layout | None:
+    """Return the layout that the debug information of a file has, or that of its separate debug file."""
+    from rubyunwind.elf.debuglink import open_debug_file
+    from rubyunwind.ruby.layouts.debug_info import layout_from_debug_info
+
+    try:
+        with open_elf(mapping) as elf:
+            found = layout_from_debug_info(elf, base)
+            debug = open_debug_file(elf) if found is None else None
+            if debug is not None:
+                with debug:
+                    found = layout_from_debug_info(debug, base)
+            return found
+    except (RubyUnwindError, OSError):
+        return None
 
 
 def _with_vm_pointer(image: RubyImage, memory: Memory, layout: Layout) -> RubyImage:
@@ -334,6 +356,8 @@ def _notes(
         yield f"Ruby {version}: no execution context can be found (hidden symbols, stripped): no Ruby frames"
     elif tls is None and version_number(parse_version(version)) >= 0x30000:
         yield f"Ruby {version}: no thread-local context: only the thread that holds the lock has Ruby frames"
+    if version_number(parse_version(version)) < 0x20600:
+        yield f"Ruby {version}: the order of native and Ruby frames is a guess before 2.6"
     if not ranges:
         yield f"Ruby {version}: the interpreter loop cannot be found (hidden symbol, stripped)"
     if not table:

@@ -25,6 +25,7 @@ __all__ = ["ENSURE", "RESCUE", "IseqBody", "is_same_iseq", "qualify_label", "rea
 
 # enum iseq_type (rb_iseq_type), vm_core.h: the same numbers in 2.5 to 4.0 (2.5 had one more at the end).
 _METHOD = 1
+_BLOCK = 2
 RESCUE = 4
 ENSURE = 5
 _EVAL = 6
@@ -137,16 +138,38 @@ def qualify_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -
     Raises as read_iseq_body does.
     """
     if layout.qualified_labels:
-        for _ in range(_MAX_NESTING):
-            if body.kind not in (RESCUE, ENSURE, _EVAL) or not body.parent_iseq:
-                break
-            body = _body_of(memory, layout, body.parent_iseq)
+        return _computed_label(memory, layout, body, prefix)
     if not prefix or not body.local_iseq:
         return body.label
     local = _body_of(memory, layout, body.local_iseq)
     if local.kind != _METHOD or not body.label.endswith(local.label):
         return body.label
     return body.label[: len(body.label) - len(local.label)] + prefix + local.label
+
+
+def _computed_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -> str:
+    """Return the label that 3.4 makes up of the method's: it counts the blocks in between by itself.
+
+    The compiler's own text may have another number, as for the code of `END`.
+    """
+    for _ in range(_MAX_NESTING):
+        if body.kind not in (RESCUE, ENSURE, _EVAL) or not body.parent_iseq:
+            break
+        body = _body_of(memory, layout, body.parent_iseq)
+    local = body
+    levels = 0
+    if body.kind == _BLOCK and body.local_iseq:
+        inner = body
+        for _ in range(_MAX_NESTING):
+            levels += inner.kind == _BLOCK
+            if inner.parent_iseq in (0, body.local_iseq):
+                break
+            inner = _body_of(memory, layout, inner.parent_iseq)
+        local = _body_of(memory, layout, body.local_iseq)
+    label = prefix + local.label if local.kind == _METHOD else local.label
+    if levels > 1:
+        return f"block ({levels} levels) in {label}"
+    return f"block in {label}" if levels else label
 
 
 def readable_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Method entries and classes: what a control frame's environment points to, and its class's name."""
+"""Method entries: what a control frame's environment points to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rubyunwind.errors import RubyUnwindError
-from rubyunwind.ruby.strings import T_CLASS, T_IMEMO, T_MODULE, BadObject, object_type, read_string
+from rubyunwind.ruby.strings import T_IMEMO, BadObject, object_type
 
 if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["MethodEntry", "class_prefix", "read_method_entry", "resolve_method_entry"]
+__all__ = ["MethodEntry", "read_method_entry", "resolve_method_entry"]
 
 # internal/imemo.h: IMEMO types sit above FL_USHIFT (12) in the flags.
 _IMEMO_SHIFT = 12
@@ -72,34 +71,3 @@ def read_method_entry(memory: Memory, layout: Layout, address: int) -> MethodEnt
         definition=definition,
         original_id=memory.u64(definition + layout.def_original_id),
     )
-
-
-def class_prefix(memory: Memory, layout: Layout, owner: int) -> str:
-    """Return what Ruby 3.4 puts before a method's name: "Foo#", "Foo." for a singleton method, or "".
-
-    "" for an anonymous class or module, for the singleton class of an object that is no class, and in
-    versions whose class paths are not in the class itself (before 3.3).
-    """
-    if layout.class_classpath is None or layout.class_attached_object is None:
-        return ""
-    try:
-        flags = _class_flags(memory, owner)
-        separator = "#"
-        if object_type(flags) == T_CLASS and flags & (layout.class_singleton_flag or 0):
-            owner = memory.u64(owner + layout.class_attached_object)
-            separator = "."
-            _class_flags(memory, owner)
-        path = read_string(memory, layout, memory.u64(owner + layout.class_classpath))
-    except RubyUnwindError:
-        return ""
-    # A temporary path ("#<Class:0x...>::Inner") is not shown; permanent ones start with a constant.
-    return "" if not path or path.startswith("#<") else path + separator
-
-
-def _class_flags(memory: Memory, value: int) -> int:
-    if value & 7 or value < 4096:
-        raise BadObject(f"{value:#x} is no class")
-    flags = memory.u64(value)
-    if object_type(flags) not in (T_CLASS, T_MODULE):
-        raise BadObject(f"the object at {value:#x} is no class (type {object_type(flags):#x})")
-    return flags

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.sample import Frame
+from rubyunwind.ruby.class_paths import ClassPaths
 from rubyunwind.ruby.identifiers import IdentifierTable
 from rubyunwind.ruby.labels import ENSURE, RESCUE, IseqBody, is_same_iseq, read_iseq_body, readable_label
 from rubyunwind.ruby.lines import BadLineTable, position_of
-from rubyunwind.ruby.methods import MethodEntry, class_prefix, read_method_entry
+from rubyunwind.ruby.methods import MethodEntry, read_method_entry
 from rubyunwind.ruby.strings import BadObject
 from rubyunwind.ruby.vm_info import GC_PHASES
 
@@ -35,7 +36,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class _Code:
-    """A cached iseq body and when it was last seen to be still that iseq; its names by class_prefix."""
+    """A cached iseq body and when it was last seen to be still that iseq; its names by method prefix."""
 
     body: IseqBody
     checked: float
@@ -44,7 +45,7 @@ class _Code:
 
 @dataclass(slots=True)
 class _Method:
-    """A cached method entry: `label` is its name alone, None if unreadable; `prefix` as in class_prefix."""
+    """A cached method entry. `label` is its name alone, None if unreadable; `prefix` is of ClassPaths."""
 
     entry: MethodEntry
     prefix: str
@@ -86,6 +87,8 @@ class RubySymbolizer:
         self._origin = weakref.ref(forked_from) if forked_from is not None else None
         table = runtime.identifier_table
         self._identifiers = IdentifierTable(memory, runtime.layout, table) if table else None
+        self._classes = ClassPaths(memory, runtime.layout, self._identifiers)
+        self._qualifies = self._classes.readable
         self._frames: dict[tuple[int, int, int], tuple[Frame, _Code, _Method | None]] = {}
         self._codes: dict[int, _Code] = {}
         self._methods: dict[int, _Method | None] = {}
@@ -110,7 +113,7 @@ class RubySymbolizer:
         `method_entry` is ep[-2] of its method's environment (a method entry, svar, cref, or 0). Only
         versions whose class paths can be read look at it.
         """
-        if self._layout.class_classpath is None:
+        if not self._qualifies:
             method_entry = 0
         key = (iseq_body, pc, method_entry)
         now = self._clock()
@@ -173,7 +176,7 @@ class RubySymbolizer:
             # Compiled code (YJIT) leaves a new frame's pc unset until its first call, and the table of a
             # process that has ended is gone: the line is unknown.
             line = 0
-        if self._layout.class_classpath is None:
+        if not self._qualifies:
             return Frame("ruby", body.label, body.label, body.path, line)
         prefix = method.prefix if method is not None else ""
         name = code.names.get(prefix)
@@ -213,7 +216,7 @@ class RubySymbolizer:
             self._methods.pop(address, None)
             return None
         # A class may have been given its name (a constant) since: look again where there was none.
-        named = known is not None and (known.prefix or self._layout.class_classpath is None)
+        named = known is not None and (known.prefix or not self._qualifies)
         if known is not None and named and known.label is not None and known.entry == entry:
             known.checked = now
             return known
@@ -221,7 +224,7 @@ class RubySymbolizer:
             self._note_replaced(now)
         method = _Method(
             entry=entry,
-            prefix=class_prefix(self._memory, self._layout, entry.owner),
+            prefix=self._classes.prefix(entry.owner),
             label=self._identifier(entry.original_id),
             checked=now,
         )

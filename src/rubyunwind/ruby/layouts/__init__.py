@@ -4,6 +4,12 @@
 from __future__ import annotations
 
 from rubyunwind.ruby.layouts.layout import Layout
-from rubyunwind.ruby.layouts.registry import LayoutMatch, find_layout, parse_version, version_number
+from rubyunwind.ruby.layouts.registry import (
+    LayoutMatch,
+    find_layout,
+    known_version,
+    parse_version,
+    version_number,
+)
 
-__all__ = ["Layout", "LayoutMatch", "find_layout", "parse_version", "version_number"]
+__all__ = ["Layout", "LayoutMatch", "find_layout", "known_version", "parse_version", "version_number"]

@@ -79,7 +79,11 @@ class Layout:
     symbols_name: str
     """The (local) variable that holds the symbol table."""
 
-    # struct RClass and rb_classext_t, internal/class.h: both offsets from the class object itself.
+    # struct RClass, internal/class.h, up to 3.1: its pointer to rb_classext_t, and there iv_tbl.
+    class_ext: int | None
+    classext_variables: int | None
+
+    # struct RClass and rb_classext_t, internal/class.h, from 3.3 on: both offsets from the class itself.
     class_classpath: int | None
     class_attached_object: int | None
     class_singleton_flag: int | None

@@ -82,6 +82,13 @@ def find_layout(version: str, *, aarch64: bool = False) -> LayoutMatch:
     return LayoutMatch(_layout(series, parse_version(nearest)[2], aarch64), nearest, exact)
 
 
+def known_version(version: str | None) -> str | None:
+    """Return a version that a user gave, if there is a layout for it. Raises UnsupportedRuby."""
+    if version is not None:
+        find_layout(version)
+    return version
+
+
 @lru_cache(maxsize=64)
 def _layout(series: tuple[int, int], patch: int, aarch64: bool) -> Layout:
     changes: dict[str, Any] = {}

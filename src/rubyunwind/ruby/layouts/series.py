@@ -53,9 +53,11 @@ _V2_5 = Layout(
     symbols_last_id=0,
     symbols_ids=16,
     symbols_name="global_symbols",
+    class_ext=24,
+    classext_variables=8,
     class_classpath=None,
     class_attached_object=None,
-    class_singleton_flag=None,
+    class_singleton_flag=1 << 12,
     vm_main_ractor=None,
     vm_main_thread=280,
     vm_objspace=1168,
@@ -140,7 +142,7 @@ _V3_1 = replace(
 )
 
 # v3_2_0: Variable Width Allocation for strings (RString.len); rb_iseq_location_struct.first_lineno is
-# an int, which moves the rest of the body up.
+# an int, which moves the rest of the body up; instance variables of classes have shapes.
 _V3_2 = replace(
     _V3_1,
     series=(3, 2),
@@ -154,12 +156,14 @@ _V3_2 = replace(
     body_local_iseq=168,
     string_embedded=24,
     string_embedded_len_in_object=True,
+    class_ext=None,
+    classext_variables=None,
     vm_objspace=1128,
     thread_ec=48,
 )
 
 # v3_3_0: bp is removed again; rb_classext_t lies behind RClass (32 bytes) in the object: classpath at
-# 32 + 120, attached object at 32 + 96. FL_SINGLETON is FL_USER0.
+# 32 + 120, attached object at 32 + 96.
 _V3_3 = replace(
     _V3_2,
     series=(3, 3),
