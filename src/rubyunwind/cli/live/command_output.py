@@ -21,6 +21,8 @@ class CommandOutput:
         self.fd = self._file.fileno()
         self._before = 0
         self._tail = b""
+        # It has no name; whom the command runs as under sudo may open it as /dev/stdout.
+        os.fchmod(self.fd, 0o666)
         # The command's writes go to the end also after the file was emptied.
         flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_APPEND)

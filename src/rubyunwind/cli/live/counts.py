@@ -49,49 +49,38 @@ Place = tuple["str | None", "int | None"]
 _NO_FRAMES = Method("none", "[no frames]")
 _NATIVE_ONLY = Method("none", "[native code only]")
 
-# What one stack counts for, leaf first, each method once, with the place where it was met first.
-_Line = tuple[tuple[Method, Place], ...]
+# What one stack counts for: numbers of spots, leaf first, each method once, where it is met first.
+_Line = tuple[int, ...]
 
 
 class Tally:
-    """Weights by method. `own` of a method is what had it at the leaf, `total` what had it anywhere.
+    """Weights by spot, which is the number of a method at a place: see Counts.spots.
 
-    `weight` is the sum of all, and so of `own`, too. `places` are the lines that a method was met at.
+    `own` is what was there at the leaf, `total` what was there anywhere; `weight` is the sum of all, and so
+    of `own`.
     """
 
-    __slots__ = ("own", "places", "total", "weight")
+    __slots__ = ("own", "total", "weight")
 
     def __init__(self) -> None:
         self.weight = 0
-        self.own: dict[Method, int] = {}
-        self.total: dict[Method, int] = {}
-        self.places: dict[Method, dict[Place, int]] = {}
+        self.own: dict[int, int] = {}
+        self.total: dict[int, int] = {}
 
     def count(self, line: _Line, weight: int) -> None:
         """Count a stack."""
         self.weight += weight
-        leaf = line[0][0]
-        self.own[leaf] = self.own.get(leaf, 0) + weight
-        for method, place in line:
-            self.total[method] = self.total.get(method, 0) + weight
-            places = self.places.setdefault(method, {})
-            places[place] = places.get(place, 0) + weight
+        own, total = self.own, self.total
+        own[line[0]] = own.get(line[0], 0) + weight
+        for spot in line:
+            total[spot] = total.get(spot, 0) + weight
 
     def add(self, other: Tally) -> None:
         """Add what another tally has."""
         self.weight += other.weight
         for mine, others in ((self.own, other.own), (self.total, other.total)):
-            for method, weight in others.items():
-                mine[method] = mine.get(method, 0) + weight
-        for method, places in other.places.items():
-            mine_ = self.places.setdefault(method, {})
-            for place, weight in places.items():
-                mine_[place] = mine_.get(place, 0) + weight
-
-    @property
-    def hottest(self) -> Method | None:
-        """The method that was at the leaf most often."""
-        return max(self.own, key=lambda method: (self.own[method], method), default=None)
+            for spot, weight in others.items():
+                mine[spot] = mine.get(spot, 0) + weight
 
 
 # With native frames, and without.
@@ -101,25 +90,31 @@ _Tallies = tuple[Tally, Tally]
 class _Interval(NamedTuple):
     seconds: float
     threads: dict[Thread, _Tallies]
+    whole: _Tallies
 
 
 class Counts:
     """Counts samples in intervals: `add` them, and `close` the interval from time to time.
 
     The table shows intervals that are closed: the last `window` of them ("now"), and all since the start or
-    the last `reset`. Memory is bounded by threads and methods, not by time.
+    the last `reset`. `spots` are the methods and places that tallies have numbers of, `comms` the names of
+    threads, `incomplete` is the weight of stacks that are not whole. Memory is bounded by the code that runs,
+    not by time.
     """
 
     def __init__(self, window: int = 1) -> None:
+        self.spots: list[tuple[Method, Place]] = []
+        self.comms: dict[Thread, str] = {}
+        self.incomplete = 0
+        self._spot_numbers: dict[tuple[Method, Place], int] = {}
         self._open: dict[tuple[Thread, int], int] = {}
         self._lines: list[tuple[_Line, _Line]] = []
         # By the identity of the frames, which equal stacks share. The tuple is kept: no other gets its id.
         self._known: dict[int, tuple[int, tuple[Frame, ...]]] = {}
         self._window: deque[_Interval] = deque(maxlen=window)
         self._start: dict[Thread, _Tallies] = {}
+        self._whole: _Tallies = (Tally(), Tally())
         self._seconds = 0.0
-        self.comms: dict[Thread, str] = {}
-        self.incomplete = 0
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Count samples into the interval that is open."""
@@ -142,7 +137,11 @@ class Counts:
         if len(self._lines) > _MOST_STACKS:
             self._lines.clear()
             self._known.clear()
-        self._window.append(_Interval(seconds, threads))
+        whole = (Tally(), Tally())
+        for tallies in threads.values():
+            _add(whole, tallies)
+        _add(self._whole, whole)
+        self._window.append(_Interval(seconds, threads, whole))
         self._seconds += seconds
         for thread, tallies in threads.items():
             self._add_to_start(thread, tallies)
@@ -158,6 +157,7 @@ class Counts:
         self._open.clear()
         self._window.clear()
         self._start.clear()
+        self._whole = (Tally(), Tally())
         self._seconds = 0.0
         self.incomplete = 0
 
@@ -175,14 +175,20 @@ class Counts:
         return found
 
     def start(self, native: bool) -> dict[Thread, Tally]:
-        """Return what there was since the start, by thread. Not to be changed."""
+        """Return what there was since the start, by thread. The tallies are not to be changed."""
         return {thread: tallies[not native] for thread, tallies in self._start.items()}
+
+    def whole(self, native: bool) -> tuple[Tally, Tally]:
+        """Return what all threads together had, now and since the start. Not to be changed."""
+        now = Tally()
+        for interval in self._window:
+            now.add(interval.whole[not native])
+        return now, self._whole[not native]
 
     def _add_to_start(self, thread: Thread, tallies: _Tallies) -> None:
         # Taken out and put in again: what was seen least lately stands first.
         mine = self._start.pop(thread, None) or (Tally(), Tally())
-        for tally, other in zip(mine, tallies, strict=True):
-            tally.add(other)
+        _add(mine, tallies)
         self._start[thread] = mine
 
     def _forget_threads(self) -> None:
@@ -197,18 +203,27 @@ class Counts:
         if known is None:
             known = self._known[id(frames)] = (len(self._lines), frames)
             shown = tuple(frame for frame in frames if frame.kind not in HIDDEN_KINDS)
-            self._lines.append(
-                (_methods(frames, _NO_FRAMES), _methods(shown, _NATIVE_ONLY if frames else _NO_FRAMES))
-            )
+            native_only = _NATIVE_ONLY if frames else _NO_FRAMES
+            self._lines.append((self._spots(frames, _NO_FRAMES), self._spots(shown, native_only)))
         return known[0]
 
+    def _spots(self, frames: tuple[Frame, ...], otherwise: Method) -> _Line:
+        found: dict[Method, Place] = {}
+        for frame in frames:
+            native = frame.path is None
+            # A C function has its caller's path, which is where it was called and not where it is.
+            file = frame.module if native else None if frame.kind == "cfunc" else frame.path
+            place = (frame.module, None) if native else (frame.path, frame.line)
+            found.setdefault(Method(frame.kind, frame.name, file), place)
+        return tuple(map(self._number, found.items())) or (self._number((otherwise, (None, None))),)
 
-def _methods(frames: tuple[Frame, ...], otherwise: Method) -> _Line:
-    found: dict[Method, Place] = {}
-    for frame in frames:
-        native = frame.path is None
-        # A C function has its caller's path, which is where it was called and not where it is.
-        file = frame.module if native else None if frame.kind == "cfunc" else frame.path
-        place = (frame.module, None) if native else (frame.path, frame.line)
-        found.setdefault(Method(frame.kind, frame.name, file), place)
-    return tuple(found.items()) or ((otherwise, (None, None)),)
+    def _number(self, spot: tuple[Method, Place]) -> int:
+        number = self._spot_numbers.setdefault(spot, len(self.spots))
+        if number == len(self.spots):
+            self.spots.append(spot)
+        return number
+
+
+def _add(mine: _Tallies, others: _Tallies) -> None:
+    for tally, other in zip(mine, others, strict=True):
+        tally.add(other)

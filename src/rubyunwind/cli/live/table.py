@@ -58,31 +58,36 @@ class Table:
 
 def make_table(counts: Counts, state: State) -> Table:
     """Return the table that a state asks for."""
-    now = _in_scope(counts.now(state.native), state.scope)
-    start = _in_scope(counts.start(state.native), state.scope)
-    rows = _method_rows(now, start) if state.view == "methods" else _thread_rows(counts, now, start, state)
+    if state.view == "methods":
+        now, start = _of_scope(counts, state)
+        rows = _method_rows(counts, now, start)
+    else:
+        now, start = counts.whole(state.native)
+        rows = _thread_rows(counts, state)
     wanted = state.filter.casefold()
     shown = [row for row in rows if wanted in f"{row.name} {row.place}".casefold()]
     shown.sort(key=lambda row: _rank(row, state))
     seconds_now, seconds_start = counts.seconds
     return Table(
         rows=tuple(shown),
-        weight_now=sum(tally.weight for tally in now.values()),
-        weight_start=sum(tally.weight for tally in start.values()),
+        weight_now=now.weight,
+        weight_start=start.weight,
         seconds_now=seconds_now,
         seconds_start=seconds_start,
         hidden=len(rows) - len(shown),
     )
 
 
-def _in_scope(tallies: Mapping[Thread, Tally], scope: Thread | None) -> Mapping[Thread, Tally]:
-    if scope is None or not tallies:
-        return tallies
-    return {
-        thread: tally
-        for thread, tally in tallies.items()
-        if thread == scope or (not scope.tid and thread.pid == scope.pid)
-    }
+def _of_scope(counts: Counts, state: State) -> tuple[Tally, Tally]:
+    scope = state.scope
+    if scope is None:
+        return counts.whole(state.native)
+    now, start = Tally(), Tally()
+    for found, threads in ((now, counts.now(state.native)), (start, counts.start(state.native))):
+        for thread, tally in threads.items():
+            if thread == scope or (not scope.tid and thread.pid == scope.pid):
+                found.add(tally)
+    return now, start
 
 
 def _rank(row: Row, state: State) -> tuple[object, ...]:
@@ -95,32 +100,45 @@ def _rank(row: Row, state: State) -> tuple[object, ...]:
     return (*(-number for number in numbers), row.name, row.place)
 
 
-def _sum(tallies: Mapping[Thread, Tally]) -> Tally:
-    """Add tallies up. A single one is returned as it is."""
-    if len(tallies) == 1:
-        return next(iter(tallies.values()))
-    found = Tally()
-    for tally in tallies.values():
-        found.add(tally)
-    return found
+class _Sums:
+    """A tally by method. `place` is where each was met most often."""
+
+    def __init__(self, counts: Counts, tally: Tally) -> None:
+        self.own: dict[Method, int] = {}
+        self.total: dict[Method, int] = {}
+        self.place: dict[Method, Place] = {}
+        spots = counts.spots
+        most: dict[Method, int] = {}
+        for spot, weight in tally.own.items():
+            method = spots[spot][0]
+            self.own[method] = self.own.get(method, 0) + weight
+        # The order of their numbers decides between equals, so that places do not change back and forth.
+        for spot, weight in sorted(tally.total.items()):
+            method, place = spots[spot]
+            self.total[method] = self.total.get(method, 0) + weight
+            if weight > most.get(method, 0):
+                most[method], self.place[method] = weight, place
 
 
-def _method_rows(now: Mapping[Thread, Tally], start: Mapping[Thread, Tally]) -> list[Row]:
-    lately, all_of_it = _sum(now), _sum(start)
-    rows = []
-    for method, total in all_of_it.total.items():
-        places = lately.places.get(method) or all_of_it.places[method]
-        rows.append(
-            Row(
-                key=method,
-                kind=method.kind,
-                name=method.name,
-                place=_place(max(places, key=lambda place: (places[place], str(place)))),
-                now=Weights(lately.own.get(method, 0), lately.total.get(method, 0)),
-                start=Weights(all_of_it.own.get(method, 0), total),
-            )
+def _method_rows(counts: Counts, now: Tally, start: Tally) -> list[Row]:
+    lately, all_of_it = _Sums(counts, now), _Sums(counts, start)
+    return [
+        Row(
+            key=method,
+            kind=method.kind,
+            name=method.name,
+            place=_place(lately.place.get(method) or all_of_it.place[method]),
+            now=Weights(lately.own.get(method, 0), lately.total.get(method, 0)),
+            start=Weights(all_of_it.own.get(method, 0), total),
         )
-    return rows
+        for method, total in all_of_it.total.items()
+    ]
+
+
+def _hottest(counts: Counts, tally: Tally) -> str:
+    """The name of the method that was at the leaf most often."""
+    own = _Sums(counts, tally).own
+    return max(own, key=lambda method: (own[method], method.name)).name if own else ""
 
 
 def _place(place: Place) -> str:
@@ -130,22 +148,20 @@ def _place(place: Place) -> str:
     return path if line is None else f"{path}:{line}"
 
 
-def _thread_rows(
-    counts: Counts, now: Mapping[Thread, Tally], start: Mapping[Thread, Tally], state: State
-) -> list[Row]:
+def _thread_rows(counts: Counts, state: State) -> list[Row]:
+    now, start = counts.now(state.native), counts.start(state.native)
     if state.view == "processes":
         now, start = _by_process(now), _by_process(start)
     several = len({thread.pid for thread in start}) > 1
     rows = []
     for thread, all_of_it in start.items():
         lately = now.get(thread) or Tally()
-        hottest = lately.hottest or all_of_it.hottest
         rows.append(
             Row(
                 key=thread,
                 kind="thread" if thread.tid else "process",
                 name=_thread_name(counts, thread, several),
-                place=hottest.name if hottest is not None else "",
+                place=_hottest(counts, lately if lately.weight else all_of_it),
                 now=Weights(lately.weight, lately.weight),
                 start=Weights(all_of_it.weight, all_of_it.weight),
             )
