@@ -148,11 +148,11 @@ class Screened:
         self.until(lambda: text in self.text, f"{text!r} does not appear")
 
     def wait_for_row(self, name: str, where: int | None = None) -> list[str]:
-        """Wait until a row names a method; with `where` at that place."""
+        """Wait until a row names a method, with its class or without; with `where` at that place."""
 
         def found() -> list[str] | None:
             rows = self.rows if where is None else self.rows[where : where + 1]
-            return next((row for row in rows if name in row), None)
+            return next((row for row in rows if any(word.rpartition("#")[2] == name for word in row)), None)
 
         self.until(found, f"{name!r} is not in the table")
         row = found()
