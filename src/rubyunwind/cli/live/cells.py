@@ -61,9 +61,9 @@ def fit_end(text: str, width: int) -> str:
     return kept if cells(kept) <= width else _CUT[: max(width, 0)] + _last(kept, width - 1)
 
 
-def padded(text: str, width: int) -> str:
+def padded(text: str, width: int, *, keep_end: bool = False) -> str:
     """Cut a text, or fill it up with spaces, to `width` cells exactly."""
-    cut = fit(text, width)
+    cut = fit_end(text, width) if keep_end else fit(text, width)
     return cut + " " * (width - cells(cut))
 
 

@@ -51,7 +51,7 @@ _NOW, _ALL, _SAMPLES = 12, 13, 8
 _KIND = 4
 _LEAST_NAME = 16
 # Of what is left for name and place, the name has so much.
-_NAME_SHARE = 0.55
+_NAME_SHARE = 0.6
 _TOO_NARROW_FOR_PLACES = 32
 
 _KEYS = "q quit  space pause  s/t sort  v view  n native  / filter  r reset  ? help"
@@ -169,7 +169,8 @@ class _Columns:
                 f"{_percent(row.start.own, first):>7}{_percent(row.start.total, table.weight_start):>6}"
                 f"{row.start.total:>8}"
             )
-        name = padded(printable(row.name), self.name)
+        # Of A::Long::Module#method the end says more, of other names the beginning.
+        name = padded(printable(row.name), self.name, keep_end=row.kind in ("ruby", "cfunc"))
         place = printable(row.place)
         if self.place is not None:
             cut = fit if threads else fit_end
