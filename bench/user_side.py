@@ -72,7 +72,7 @@ class _Names:
     def frame(self, address: int) -> Frame:
         return self._made("native", 0, address)
 
-    def ruby_frame(self, body: int, pc: int, method_entry: int) -> Frame:
+    def ruby_frame(self, body: int, pc: int, method_entry: int, sampled: float) -> Frame:
         return self._made("ruby", body, pc)
 
     def cfunc_frame(self, method_entry: int, caller: Frame | None) -> Frame:

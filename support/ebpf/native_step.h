@@ -286,5 +286,16 @@ INLINE ErrorCode native_step(const Walk *walk, u32 *unwinder) {
     trace->flags |= TRACE_NATIVE_ROOT;
     return ERR_OK;
   }
-  return get_next_unwinder_after_native_frame(walk, unwinder);
+  error = get_next_unwinder_after_native_frame(walk, unwinder);
+#if defined(__x86_64__) && !defined(RUBYUNWIND_LEGACY)
+  /* For some calls (of a Hash literal) YJIT has pushed a value twice, which its one rule does not
+   * know: then what it leads to is no return address. */
+  if (error == ERR_NATIVE_NO_PID_PAGE_MAPPING && marker == FRAME_MARKER_RUBY_JIT &&
+      !read_stack_word(walk, &state->pc, state->sp + 8)) {
+    state->sp += 16;
+    state->error_metric = -1;
+    error = get_next_unwinder_after_native_frame(walk, unwinder);
+  }
+#endif
+  return error;
 }

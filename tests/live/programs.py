@@ -92,8 +92,7 @@ PROGRAMS = [
     Program("callables.rb"),
     Program("callables.rb", options=YJIT),
     Program("callbacks_from_c.rb"),
-    # For Hash literals with many keys YJIT of 3.1 pushes two words more, which no rule knows of.
-    Program("callbacks_from_c.rb", options=YJIT, reason="unmapped pc"),
+    Program("callbacks_from_c.rb", options=YJIT),
     Program("callbacks_from_extensions.rb"),
     Program("class_bodies.rb"),
     Program("data_objects.rb"),

@@ -67,7 +67,9 @@ def test_a_ruby_that_became_another_by_exec_is_named_as_soon_as_it_runs() -> Non
     assert exactness(spin, tuple((path, *line) for line in lines)) >= SHARE
 
 
-@pytest.mark.parametrize("name", ["blocks_and_bmethods.rb", "callables.rb", "loops.rb"])
+@pytest.mark.parametrize(
+    "name", ["blocks_and_bmethods.rb", "callables.rb", "callbacks_from_c.rb", "loops.rb"]
+)
 def test_a_stack_through_compiled_code_is_whole_and_shows_it(name: str) -> None:
     program = Program(name, options=YJIT)
     if not runnable(HERE.start, among=[program]):

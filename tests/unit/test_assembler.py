@@ -55,7 +55,7 @@ class Symbolizer:
     def folds(self, body: int) -> bool:
         return body in self.clauses
 
-    def ruby_frame(self, body: int, pc: int, entry: int) -> Named:
+    def ruby_frame(self, body: int, pc: int, entry: int, sampled: float) -> Named:
         self.calls.append(("ruby", body))
         return Named("ruby", f"m{body:x}", f"m{body:x}", f"/{body:x}.rb", self.line)
 

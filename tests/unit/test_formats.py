@@ -21,7 +21,8 @@ def test_every_format_writes_to_a_path_and_to_an_open_file_alike(name: str, tmp_
     write(file, name, [SAMPLE])
     write(tmp_path / "out", name, iter([SAMPLE]))
     assert not file.closed
-    assert b"only_here" in file.getvalue()
+    if name != "recording":  # that is compressed
+        assert b"only_here" in file.getvalue()
     assert (tmp_path / "out").read_bytes() == file.getvalue()
 
 

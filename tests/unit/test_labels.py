@@ -280,6 +280,25 @@ def test_an_iseq_of_the_same_shape_whose_label_has_another_text_is_another_one()
     assert symbolizer.believed_for(clock.now) < 0.01 < symbolizer.believed_for(clock.now + 60)
 
 
+def test_where_code_changes_what_is_read_long_after_the_sample_is_no_name_for_it() -> None:
+    """Which of the two ran cannot be told then; what was there before the sample and still is can."""
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock, recheck_after=1.0)
+    _, body = memory.iseq("run_1", lines=memory.one_line(4))
+    _, fresh = memory.iseq("fresh", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    clock.now = 9.0
+    assert symbolizer.ruby_frame(body, pc, 0, 0.0).label == "run_1"  # nothing was seen to change yet
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    clock.now = 11.0
+    assert symbolizer.ruby_frame(body, pc, 0, 10.5).kind == "unknown"
+    assert symbolizer.ruby_frame(body, pc, 0, 11.0).label == "run_2"
+    assert symbolizer.ruby_frame(fresh, code_of(memory, fresh), 0, 10.5).kind == "unknown"
+    clock.now = 11.5
+    assert symbolizer.ruby_frame(body, pc, 0, 11.2).label == "run_2"
+    assert symbolizer.ruby_frame(fresh, code_of(memory, fresh), 0, 11.2).label == "fresh"
+
+
 @pytest.mark.parametrize("version", ["2.7.4", "3.1.2", "3.4.1"])
 @pytest.mark.parametrize("member", ["location_label", "location_pathobj"])
 def test_a_string_of_the_program_in_the_place_of_a_freed_name_is_no_name(version: str, member: str) -> None:

@@ -55,7 +55,8 @@ def test_a_path_and_a_file_get_the_same(tmp_path: Path, format_: str) -> None:
     profile.write(path, format_)
     profile.write(str(path), format=format_)
     assert path.read_bytes() == file.getvalue() != b""
-    assert b"leaf" in file.getvalue()
+    if format_ != "recording":  # that is compressed
+        assert b"leaf" in file.getvalue()
 
 
 def test_a_flame_graph_is_the_default(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tracemalloc
 from array import array
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from rubyunwind.profiler import samples as samples_module
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 
+SAMPLE = Sample(1, 1, 1, "ruby", ())
 STACK = (Frame("ruby", "A#b", "b", "/a.rb", 1), Frame("native", "main", module="/bin/x", offset=1))
 
 
@@ -43,6 +45,43 @@ def test_they_are_what_was_put_in_one_by_one_or_by_the_column(parts: list[list[S
             assert samples[-1] == everything[-1]
         with pytest.raises(IndexError, match=f"of {len(everything)}"):
             samples[len(everything)]
+
+
+@given(sample_lists, st.data())
+def test_selected_are_those_that_were_asked_for(everything: list[Sample], data: st.DataObject) -> None:
+    samples = Samples(everything)
+    stacks: list[SampledStack | None] = [
+        data.draw(st.sampled_from([stack, None, stack._replace(frames=())])) for stack in samples.stacks
+    ]
+    threads = [data.draw(st.booleans()) for _ in samples.threads]
+    times = st.none() | st.sampled_from([sample.timestamp for sample in everything] or [0])
+    since, until = data.draw(times), data.draw(times)
+    expected = []
+    for one in everything:
+        stack = SampledStack(one.frames, one.complete, one.reason, one.origin, one.backend, one.unit)
+        new = stacks[samples.stacks.index(stack)]
+        thread = SampledThread(one.pid, one.tid, one.comm, one.container)
+        if new is None or not threads[samples.threads.index(thread)]:
+            continue
+        if (since is None or one.timestamp >= since) and (until is None or one.timestamp < until):
+            expected.append(replace(one, frames=new.frames))
+    found = samples.selected(stacks, threads, since, until)
+    assert list(found) == expected
+    assert set(found.stacks) <= {stack for stack in stacks if stack is not None}
+    found.append(SAMPLE)
+    assert found[-1] == SAMPLE
+
+
+@given(sample_lists)
+def test_columns_can_be_put_together_again(everything: list[Sample]) -> None:
+    samples, again = Samples(everything), Samples()
+    stacks, threads = samples.stacks, samples.threads
+    for columns in samples.columns():
+        again.extend_columns(stacks, threads, columns)
+        stacks, threads = (), ()
+    assert list(again) == everything
+    again.extend(everything)
+    assert again == everything * 2
 
 
 @given(sample_lists)

@@ -145,7 +145,7 @@ def test_long_names_keep_what_says_most() -> None:
     text = shown(make_table(counted(one(frame, native)), State(native=True)))
     assert "function(of, many, types…" in text
     assert "p/file.rb:1234" in text
-    assert "…ule::Path#method_name" in text
+    assert "…Module::Path#method_name" in text
 
 
 def test_threads_have_their_share_of_a_cpu() -> None:

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -15,17 +15,46 @@ from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 
 if TYPE_CHECKING:
-    from rubyunwind.profiler.recording import Profile
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Output"]
+    from rubyunwind.formats.recording.writer import RecordingWriter
+    from rubyunwind.formats.registry import Meta
+    from rubyunwind.profiler.recording import Profile
+    from rubyunwind.profiler.sample import Totals
+    from rubyunwind.profiler.samples import Samples
+
+__all__ = ["Output", "Stream"]
 
 _DEFAULT_FORMAT = "flamegraph"
+
+
+class Stream:
+    """A Sink: a recording that is written while it goes on. RubyUnwindError if the file refuses it."""
+
+    def __init__(self, writer: RecordingWriter, writing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._writer = writer
+        self._writing = writing
+
+    def add(self, samples: Samples) -> None:
+        """Take samples; they are in the file after the next update."""
+        with self._writing():
+            self._writer.add(samples)
+
+    def update(self, totals: Totals, meta: Meta) -> None:
+        """Write what has come since the last update."""
+        with self._writing():
+            self._writer.update(totals, meta)
+
+    def end(self) -> None:
+        """Say in the file that the recording was ended."""
+        with self._writing():
+            self._writer.end()
 
 
 class Output:
     """An output file that is open, or stdout (then `path` is None). A context manager that owns the file."""
 
-    def __init__(self, path: Path | None, format_: str) -> None:
+    def __init__(self, path: Path | None, format_: str, lost: str = "recorded") -> None:
         self.path = path
         self.format = format_
         self._written = False
@@ -39,30 +68,52 @@ class Output:
             self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb")
         except OSError as error:
             raise RubyUnwindError(
-                f"cannot write {path}: {error.strerror}; nothing was recorded. Name another file with -o"
+                f"cannot write {path}: {error.strerror}; nothing was {lost}. Name another file with -o"
             ) from error
         self._give_to_sudo_user()
 
     @classmethod
-    def choose(cls, output: str | None, format_: str | None, what: str) -> Output:
-        """Open the output that was asked for; the format follows from the suffix, or is a flame graph."""
+    def choose(cls, output: str | None, format_: str | None, what: str, lost: str = "recorded") -> Output:
+        """Open the output that was asked for; the format follows from the suffix, or is a flame graph.
+
+        `lost` says what was not done if it cannot be opened.
+        """
         if format_ is None:
             suffixes = {each.suffix: name for name, each in FORMATS.items()}
             format_ = suffixes.get(Path(output).suffix if output else "", _DEFAULT_FORMAT)
         if output == "-":
-            return cls(None, format_)
+            return cls(None, format_, lost)
         if output is None:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             output = f"rubyunwind-{what}-{stamp}{FORMATS[format_].suffix}"
-        return cls(Path(output), format_)
+        return cls(Path(output), format_, lost)
 
     def write(self, profile: Profile) -> None:
         """Write the profile. RubyUnwindError if the file refuses it."""
+        self.fill(lambda file: profile.write(file, self.format))
+
+    def fill(self, writer: Callable[[BinaryIO], None]) -> None:
+        """Have the file written, in place of what was there before. RubyUnwindError if it refuses that."""
+        with self._writing():
+            writer(self._file)
+
+    def stream(self) -> Stream | None:
+        """Return what writes the file while the recording goes on; None if its format is none for that."""
+        if self.format != "recording":
+            return None
+        from rubyunwind.formats.recording.writer import RecordingWriter
+
+        return Stream(RecordingWriter(self._file), self._writing)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            if self.path is not None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            if self._written or self.path is None:
+                pass
+            elif stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.truncate(0)
             self._written = True
-            profile.write(self._file, self.format)
+            yield
             self._file.flush()
         except BrokenPipeError:
             # The reader has seen enough; nothing more may be written there, when it is closed neither.
@@ -71,6 +122,8 @@ class Output:
             os.close(nowhere)
         except OSError as error:
             raise RubyUnwindError(f"cannot write {self.path or 'to stdout'}: {error.strerror}") from error
+        except ValueError as error:  # of what no writer can take
+            raise RubyUnwindError(f"cannot write {self.path or 'to stdout'}: {error}") from error
 
     def _give_to_sudo_user(self) -> None:
         """Under sudo the file belongs to who called sudo."""

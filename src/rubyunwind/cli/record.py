@@ -14,6 +14,7 @@ from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.notes import news, say_notes, say_totals
 from rubyunwind.cli.options import check_options, how_options, what_options
 from rubyunwind.cli.output import Output
+from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 from rubyunwind.profiler.recording import Recording
 
@@ -79,8 +80,17 @@ def command(
             if recording.fallback:
                 said = (recording.fallback, *said)
             say_notes(said)
-            profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
-            target.write(profile)
+            stream = target.stream()
+            try:
+                profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
+            except RubyUnwindError as error:  # the disk is full, say; the command's own work may matter
+                click.echo(f"rubyunwind: {error}; the recording ends here", err=True)
+                end_command(recording.command, interrupts, wait=True)
+                sys.exit(1)
+            if stream is None:
+                target.write(profile)
+            else:
+                stream.end()
             _say_totals(profile, target)
             say_notes(news(profile, said, is_command=bool(words)))
             status = end_command(recording.command, interrupts, wait=True)

@@ -26,7 +26,8 @@ class Meta:
 
     `title` heads the page; `command` is what was recorded, as a user would type it. `started` is unix
     time in ns, `duration` seconds, `rate` samples a second (0: unknown). `runtimes` names the
-    interpreters that were found, for instance "ruby 3.1.2".
+    interpreters that were found, for instance "ruby 3.1.2"; `backend` is what sampled ("bpf", "user"), and
+    `notes` is what the user was told.
     """
 
     title: str = ""
@@ -35,6 +36,8 @@ class Meta:
     duration: float = 0.0
     rate: float = 0.0
     runtimes: tuple[str, ...] = ()
+    backend: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Writer(Protocol):
@@ -71,6 +74,7 @@ FORMATS: Mapping[str, Format] = _named(
     Format("flamegraph", "rubyunwind.formats.flamegraph", ".html", "one self-contained page for a browser"),
     Format("folded", "rubyunwind.formats.folded", ".folded", "one line a stack, for flame graph scripts"),
     Format("jsonl", "rubyunwind.formats.jsonl", ".jsonl", "one sample a line, for programs"),
+    Format("recording", "rubyunwind.formats.recording", ".rubyunwind", "all of it, small, for `report`"),
 )
 
 

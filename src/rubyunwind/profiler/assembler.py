@@ -77,9 +77,13 @@ class Assembler:
 
     def samples(self, batch: TraceBatch, between: Callable[[], None]) -> Samples:
         """Return the samples that a batch of traces describes. `between` is called between two stacks."""
+        oldest: dict[int, int] = {}  # sample of each stack: its names must be right for all of them
+        for number, time_of in zip(batch.stack, batch.ktime, strict=True):
+            if time_of <= oldest.get(number, time_of):
+                oldest[number] = time_of
         stacks = []
-        for trace in batch.stacks:
-            stacks.append(self._stack(trace))
+        for number, trace in enumerate(batch.stacks):
+            stacks.append(self._stack(trace, oldest[number]))
             between()
         epoch = self._epoch
         return Samples.of_columns(
@@ -96,7 +100,7 @@ class Assembler:
 
     def sample(self, trace: Trace, cpu: int) -> Sample:
         """Return the sample that one trace describes."""
-        stack = self._stack(trace)
+        stack = self._stack(trace, trace.ktime)
         return Sample(
             timestamp=trace.ktime + self._epoch,
             pid=trace.pid,
@@ -109,7 +113,8 @@ class Assembler:
             cpu=cpu,
         )
 
-    def _stack(self, trace: Trace) -> SampledStack:
+    def _stack(self, trace: Trace, sampled: int) -> SampledStack:
+        """Return a stack that was first seen at `sampled`, in ns of the monotonic clock."""
         process = self._tracker.get(trace.pid)
         # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
         raw = memoryview(bytes(trace))
@@ -122,7 +127,7 @@ class Assembler:
         believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
         if known is not None and now - known[1] <= believed:
             return known[0]
-        frames, reason = self._name(trace, process)
+        frames, reason = self._name(trace, process, sampled / 1e9)
         stack = SampledStack(frames, reason is None, reason, _ORIGINS.get(trace.origin, "unknown"))
         if known is not None and known[0] == stack:
             stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
@@ -134,7 +139,9 @@ class Assembler:
         self._stacks[key] = (stack, now)
         return stack
 
-    def _name(self, trace: Trace, process: ProfiledProcess | None) -> tuple[tuple[Frame, ...], str | None]:
+    def _name(
+        self, trace: Trace, process: ProfiledProcess | None, sampled: float
+    ) -> tuple[tuple[Frame, ...], str | None]:
         frames: list[Frame] = []
         caller: Frame | None = None
         root_file = 0
@@ -151,7 +158,7 @@ class Assembler:
                 root_file = root_file or item.file_id
                 frame = self._native(item)
             elif kind == _RUBY:
-                frame = caller = self._ruby(item, process)
+                frame = caller = self._ruby(item, process, sampled)
             elif kind == _CFUNC:
                 frame = self._cfunc(item, process, caller)
             elif kind == _GC:
@@ -192,12 +199,12 @@ class Assembler:
             return Frame("unknown", "[code of an unknown file]", f"file {item.file_id:#x}", offset=address)
         return file.frame(address)
 
-    def _ruby(self, item: Step, process: ProfiledProcess | None) -> Frame:
+    def _ruby(self, item: Step, process: ProfiledProcess | None, sampled: float) -> Frame:
         if process is None or process.symbolizer is None:
             return Frame("unknown", "[Ruby frame of a process that has ended]")
         symbolizer = process.symbolizer
         before = symbolizer.replaced
-        frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
+        frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry, sampled)
         self.unnamed += frame.kind == "unknown" or symbolizer.replaced != before
         return frame
 

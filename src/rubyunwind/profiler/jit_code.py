@@ -22,12 +22,12 @@ __all__ = ["JITCode", "find_jit_code", "is_jit_code"]
 # YJIT reserves tens of megabytes at once; trampolines of libffi and the like are some pages.
 _SMALLEST = 1 << 20
 
-# 3.1 (yjit_codegen.c, yjit_entry_prologue): the entry pushes three registers, and from there on sp stays:
-# CFA = sp + 3 * 8 + 8.
-_C_YJIT = (int(UnwindOpcode.BASE_SP), 0, 0, 32, 0)
-# 3.2 on (yjit/src/backend, frame_setup): a frame record, as with -fno-omit-frame-pointer.
-_FRAME_RECORD_X86_64 = (int(UnwindOpcode.BASE_FP), int(UnwindOpcode.BASE_CFA), 0, 16, -16)
-_FRAME_RECORD_AARCH64 = (
+# x86_64 (3.1: yjit_codegen.c, yjit_entry_prologue; 3.2 on: yjit/src/codegen.rs, gen_entry_prologue): the
+# entry pushes three registers, and from there on sp stays: CFA = sp + 3 * 8 + 8. --yjit-perf (3.3) pushes
+# more, and calls for Hash literals two words more: the kernel side tries that where the first does not fit.
+_X86_64 = (int(UnwindOpcode.BASE_SP), 0, 0, 32, 0)
+# aarch64, which YJIT has from 3.2 on (yjit/src/backend/arm64, FrameSetup): a frame record.
+_AARCH64 = (
     int(UnwindOpcode.BASE_FP),
     int(UnwindOpcode.BASE_CFA) | int(UnwindOpcode.FRAME),
     0,
@@ -73,5 +73,4 @@ def find_jit_code(mappings: Sequence[Mapping], version: int, *, aarch64: bool) -
     size, start = best
     if size < _SMALLEST:
         return None
-    frame_record = _FRAME_RECORD_AARCH64 if aarch64 else _FRAME_RECORD_X86_64
-    return JITCode(start, start + size, _C_YJIT if version < 0x30200 else frame_record)
+    return JITCode(start, start + size, _AARCH64 if aarch64 else _X86_64)

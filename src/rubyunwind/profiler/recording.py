@@ -8,7 +8,7 @@ import shlex
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from rubyunwind.elf.dependencies import command_files
 from rubyunwind.errors import RubyUnwindError
@@ -23,7 +23,9 @@ from rubyunwind.ruby.layouts import known_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Profile", "Recording", "record"]
+    from rubyunwind.formats.registry import Meta
+
+__all__ = ["Profile", "Recording", "Sink", "record"]
 
 
 @dataclass(slots=True)
@@ -51,20 +53,39 @@ class Profile:
 
         Raises UnknownFormat, and RubyUnwindError for a path that cannot be written.
         """
-        from rubyunwind.formats.registry import Meta, write
+        from rubyunwind.formats.registry import write
 
-        meta = Meta(
+        write(target, format, self.samples, self.totals, self.meta)
+
+    @property
+    def meta(self) -> Meta:
+        """What the formats tell of it."""
+        from rubyunwind.formats.registry import Meta
+
+        return Meta(
             title=self.command,
             command=self.command,
             started=self.started,
             duration=self.duration,
             rate=float(self.rate),
             runtimes=self.runtimes,
+            backend=self.backend,
+            notes=self.notes,
         )
-        write(target, format, self.samples, self.totals, meta)
+
+
+class Sink(Protocol):
+    """Takes a recording while it goes on. What it raises ends the recording."""
+
+    def add(self, samples: Samples, /) -> None:
+        """Take the samples that have just come."""
+
+    def update(self, totals: Totals, meta: Meta, /) -> None:
+        """Take what is known by now; called every half second, and at the end."""
 
 
 _PROGRESS = 0.1  # seconds between calls of whoever shows it
+_UPDATE = 0.5  # seconds between updates of whoever keeps it
 
 
 class Recording:
@@ -189,14 +210,23 @@ class Recording:
         return self.profiler.running
 
     def run(
-        self, duration: float | None = None, progress: Callable[[Profile], None] | None = None
+        self,
+        duration: float | None = None,
+        progress: Callable[[Profile], None] | None = None,
+        sink: Sink | None = None,
     ) -> Profile:
-        """Gather samples; `progress` is called now and then. Returns the profile, also kept in `profile`."""
+        """Gather samples; `progress` is called now and then, `sink` gets them as they come.
+
+        Returns the profile, also kept in `profile`.
+        """
         profile = self.profile
         end = None if duration is None else self._began + duration
-        due = 0.0
+        due = update_due = 0.0
         while not self.stopped and (end is None or time.monotonic() < end):
-            profile.samples += self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
+            fresh = self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
+            profile.samples += fresh
+            if sink is not None:
+                sink.add(fresh)
             if not self.running:
                 break
             now = time.monotonic()
@@ -204,8 +234,16 @@ class Recording:
                 due = now + _PROGRESS
                 self.update()
                 progress(profile)
-        profile.samples += self.profiler.stop()
+            if sink is not None and now >= update_due:
+                update_due = now + _UPDATE
+                self.update()
+                sink.update(profile.totals, profile.meta)
+        fresh = self.profiler.stop()
+        profile.samples += fresh
         self.update()
+        if sink is not None:
+            sink.add(fresh)
+            sink.update(profile.totals, profile.meta)
         return profile
 
     def update(self) -> None:

@@ -11,8 +11,8 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple, overload
+from itertools import accumulate, chain, compress, pairwise
+from typing import TYPE_CHECKING, NamedTuple, cast, overload
 
 from rubyunwind.profiler.sample import Sample
 
@@ -132,7 +132,7 @@ class Samples(Sequence[Sample]):
             return
         stacks = [self._stack(stack) for stack in samples._stacks]
         threads = [self._thread(thread) for thread in samples._threads]
-        for time, stack, thread, cpu, weight in samples._all():
+        for time, stack, thread, cpu, weight in samples.columns():
             mine = self._columns
             mine[0].extend(time)
             mine[1].extend(map(stacks.__getitem__, stack))
@@ -140,6 +140,55 @@ class Samples(Sequence[Sample]):
             mine[3].extend(cpu)
             mine[4].extend(weight)
             self._pack()
+
+    def extend_columns(
+        self,
+        stacks: Iterable[SampledStack],
+        threads: Iterable[SampledThread],
+        columns: Sequence[array[int]],
+    ) -> None:
+        """Add samples as columns; see `of_columns`. Their indices are into our own stacks and threads, to
+        which those given are added first."""
+        self._stacks.extend(stacks)
+        self._threads.extend(threads)
+        self._indexed = False
+        for mine, more in zip(self._columns, columns, strict=True):
+            mine.extend(more)
+        self._pack()
+
+    def selected(
+        self,
+        stacks: Sequence[SampledStack | None],
+        threads: Sequence[bool],
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Samples:
+        """Return the samples from `since` to before `until` (unix ns) that are wanted, with other stacks.
+
+        `stacks` has for each of our stacks the one to be put in its place, None to leave the samples out;
+        `threads` has for each of our threads whether it is wanted.
+        """
+        found = Samples()
+        kept = [stack is not None for stack in stacks]
+        for time, stack, thread, cpu, weight in self.columns():
+            wanted = [kept[s] and threads[t] for s, t in zip(stack, thread, strict=True)]
+            if since is not None:
+                wanted = [want and at >= since for want, at in zip(wanted, time, strict=True)]
+            if until is not None:
+                wanted = [want and at < until for want, at in zip(wanted, time, strict=True)]
+            old_stacks, old_threads = list(compress(stack, wanted)), list(compress(thread, wanted))
+            new_stacks = {
+                at: found._stack(cast("SampledStack", stacks[at])) for at in dict.fromkeys(old_stacks)
+            }
+            new_threads = {at: found._thread(self._threads[at]) for at in dict.fromkeys(old_threads)}
+            ours = found._columns
+            ours[0].extend(compress(time, wanted))
+            ours[1].extend(map(new_stacks.__getitem__, old_stacks))
+            ours[2].extend(map(new_threads.__getitem__, old_threads))
+            ours[3].extend(compress(cpu, wanted))
+            ours[4].extend(compress(weight, wanted))
+            found._pack()
+        return found
 
     def __iadd__(self, samples: Iterable[Sample]) -> Samples:
         self.extend(samples)
@@ -177,7 +226,7 @@ class Samples(Sequence[Sample]):
         return self._sample(time, self._stacks[stack], self._threads[thread], cpu, weight)
 
     def __iter__(self) -> Iterator[Sample]:
-        for columns in self._all():
+        for columns in self.columns():
             for time, stack, thread, cpu, weight in zip(*columns, strict=True):
                 yield self._sample(time, self._stacks[stack], self._threads[thread], cpu, weight)
 
@@ -197,15 +246,20 @@ class Samples(Sequence[Sample]):
         return tuple(self._stacks)
 
     @property
+    def threads(self) -> tuple[SampledThread, ...]:
+        """The distinct threads, in the order of their first appearance."""
+        return tuple(self._threads)
+
+    @property
     def incomplete(self) -> int:
         """How many samples have a stack that is not whole."""
         broken = [not stack.complete for stack in self._stacks]
-        return sum(sum(map(broken.__getitem__, columns[1])) for columns in self._all())
+        return sum(sum(map(broken.__getitem__, columns[1])) for columns in self.columns())
 
     def merged(self) -> list[Sample]:
         """Return a sample for each stack of each thread, with the sum of the weights and the first time."""
         sums: dict[tuple[int, int], list[int]] = {}
-        for columns in self._all():
+        for columns in self.columns():
             for time, stack, thread, cpu, weight in zip(*columns, strict=True):
                 known = sums.get((stack, thread))
                 if known is None:
@@ -222,7 +276,9 @@ class Samples(Sequence[Sample]):
         """The index of the first sample that is not packed."""
         return self._packed[-1].first + _CHUNK if self._packed else 0
 
-    def _all(self) -> Iterator[tuple[array[int], ...]]:
+    def columns(self) -> Iterator[tuple[array[int], ...]]:
+        """Yield the samples as columns, many at once: time, stack, thread, cpu, weight, as `of_columns` takes
+        them. Stack and thread are indices into `stacks` and `threads`. Only to be read."""
         for packed in self._packed:
             yield packed.columns_again()
         if self._columns[0]:

@@ -29,6 +29,8 @@ __all__ = ["RubySymbolizer", "gc_frame"]
 
 # Seconds that names are believed where code changes, and for how long after a change.
 _MOMENT, _CHANGING = 0.002, 5.0
+# There, seconds from a sample to the reading of code that was not known: later it may be other code's name.
+_LATE = 0.008
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -107,11 +109,14 @@ class RubySymbolizer:
         self.replaced += 1
         self._changing_until = now + _CHANGING
 
-    def ruby_frame(self, iseq_body: int, pc: int, method_entry: int = 0) -> Frame:
+    def ruby_frame(
+        self, iseq_body: int, pc: int, method_entry: int = 0, sampled: float | None = None
+    ) -> Frame:
         """Return the frame that runs `iseq_body` at `pc`.
 
         `method_entry` is ep[-2] of its method's environment (a method entry, svar, cref, or 0). Only
-        versions whose class paths can be read look at it.
+        versions whose class paths can be read look at it. `sampled` is when the frame was seen, by the
+        clock; None: just now. Where code changes, what was read long after that is no name for it.
         """
         if not self._qualifies:
             method_entry = 0
@@ -119,7 +124,7 @@ class RubySymbolizer:
         now = self._clock()
         known = self._frames.get(key)
         try:
-            code = self._code(iseq_body, now)
+            code = self._code(iseq_body, now, now if sampled is None else sampled)
             method = self._method(method_entry, now) if method_entry else None
             if known is not None and known[1] is code and known[2] is method:
                 return known[0]
@@ -139,7 +144,8 @@ class RubySymbolizer:
         if not self._layout.folded_rescues:
             return False
         try:
-            return self._code(iseq_body, self._clock()).body.kind in (RESCUE, ENSURE)
+            now = self._clock()
+            return self._code(iseq_body, now, now).body.kind in (RESCUE, ENSURE)
         except RubyUnwindError:
             return False
 
@@ -184,7 +190,7 @@ class RubySymbolizer:
             name = code.names[prefix] = readable_label(self._memory, self._layout, body, prefix)
         return Frame("ruby", name, name if self._layout.qualified_labels else body.label, body.path, line)
 
-    def _code(self, address: int, now: float) -> _Code:
+    def _code(self, address: int, now: float, sampled: float) -> _Code:
         known = self._codes.get(address)
         if known is not None:
             if now - known.checked < self.believed_for(now):
@@ -200,6 +206,8 @@ class RubySymbolizer:
             del self._codes[address]
         code = _Code(read_iseq_body(self._memory, self._layout, address), now)
         _store(self._codes, address, code, self._cache_size)
+        if now < self._changing_until and now - sampled > _LATE:
+            raise BadObject("code comes and goes, and this was read too long after the sample")
         return code
 
     def _method(self, address: int, now: float) -> _Method | None:

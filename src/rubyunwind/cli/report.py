@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rubyunwind report`: what is in recordings, as a table, as lines of source, or in another format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, get_args
+
+import click
+
+from rubyunwind.cli.output import Output
+from rubyunwind.cli.report_text import Look, changes_text, head_text, heat_text, methods_text
+from rubyunwind.cli.text import printable
+from rubyunwind.formats.registry import FORMATS, write
+from rubyunwind.profiler.sample import FrameKind
+from rubyunwind.report.heat import heat_of
+from rubyunwind.report.inputs import join, load
+from rubyunwind.report.methods import MethodWeights, compare
+from rubyunwind.report.moments import moment
+from rubyunwind.report.selection import NATIVE, Selection, name_matcher
+from rubyunwind.report.sources import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rubyunwind.formats.recorded import Recorded
+    from rubyunwind.profiler.samples import Samples
+
+__all__ = ["command"]
+
+_TABLE = "table"
+_FILES = 5  # with hot lines, that are shown
+_EVERYTHING = ""  # what --lines has when no method is named
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A recording, and the samples of it that are wanted."""
+
+    recorded: Recorded
+    samples: Samples
+
+
+@click.command("report", short_help="look into recordings, convert and compare them")
+@click.option("-o", "--output", help="File to write; - is stdout.")
+@click.option(
+    "-f",
+    "--format",
+    "format_",
+    type=click.Choice([_TABLE, *FORMATS]),
+    help="Default: by the suffix of the output; without -o a table of the hottest methods.",
+)
+@click.option("--from", "since", metavar="TIME", help="Seconds since the start, or a time: 12.5, 14:03:05.")
+@click.option("--to", "until", metavar="TIME", help="Up to then; as --from.")
+@click.option("-p", "--pid", "pids", type=int, multiple=True, help="Of this process; may be repeated.")
+@click.option("--thread", "threads", multiple=True, help="Of this thread: a tid, or a glob of its name.")
+@click.option(
+    "--method", "methods", multiple=True, help="With this method on the stack: a glob, or /an expression/."
+)
+@click.option(
+    "--kind", "kinds", type=click.Choice(get_args(FrameKind)), multiple=True, help="With such a frame on top."
+)
+@click.option(
+    "--native",
+    type=click.Choice(NATIVE),
+    default="all",
+    show_default=True,
+    help="Native frames to keep: all, all but those inside C functions, or none in stacks of Ruby.",
+)
+@click.option("--no-native", is_flag=True, help="The same as --native none.")
+@click.option(
+    "--diff", is_flag=True, help="Compare two files: which methods have another share in the second."
+)
+@click.option(
+    "--lines",
+    "lines",
+    is_flag=False,
+    flag_value=_EVERYTHING,
+    metavar="[METHOD]",
+    help="Show the source with the weight of each line, of all methods or of one (glob or /expression/).",
+)
+@click.option(
+    "-n", "--rows", type=click.IntRange(0), default=30, show_default=True, help="Rows of a table; 0: all."
+)
+@click.argument("files", nargs=-1, metavar="FILE...")
+def command(
+    output: str | None,
+    format_: str | None,
+    since: str | None,
+    until: str | None,
+    pids: tuple[int, ...],
+    threads: tuple[str, ...],
+    methods: tuple[str, ...],
+    kinds: tuple[str, ...],
+    native: str,
+    no_native: bool,
+    diff: bool,
+    lines: str | None,
+    rows: int,
+    files: tuple[str, ...],
+) -> None:
+    """Show what is in FILE: a recording (`record -f recording`) or jsonl, plain or gzip'd; - is stdin.
+
+    Several files are taken as one. Prints the hottest methods, or writes another format (-f, -o).
+    """
+    if lines and not files:
+        # `--lines FILE`: the word after it is taken for a method, but a file there has to be.
+        lines, files = _EVERYTHING, (lines,)
+    _check(files, diff=diff, lines=lines, format_=format_, output=output)
+    selection = Selection(
+        pids=pids, threads=threads, methods=methods, kinds=kinds, native="none" if no_native else native
+    )
+    recordings = [load(path) for path in files]
+    if not diff:
+        recordings = [join(recordings)]
+    parts = [_select(each, selection, since, until) for each in recordings]
+    for note in dict.fromkeys(note for part in parts for note in part.recorded.notes):
+        _say(note)
+    if not any(part.samples for part in parts):
+        empty = not any(part.recorded.samples for part in parts)
+        _say(
+            "no samples: there are none in the file"
+            if empty
+            else "no samples: none are as they were asked for"
+        )
+    if format_ is None and (output is None or diff or lines is not None):
+        format_ = _TABLE
+    what = "report" if files == ("-",) else Path(files[0]).name.split(".")[0] or "report"
+    # A table goes to stdout, as a page goes to a file.
+    target = "-" if output is None and format_ == _TABLE else output
+    with Output.choose(target, format_, what, "written") as out:
+        if out.format == _TABLE:
+            look = Look.of_stdout() if out.path is None else Look()
+            text = "".join(f"{line}\n" for line in _text(parts, lines, rows, look))
+            out.fill(lambda file: _write_text(file, text))
+        else:
+            part = parts[0]
+            out.fill(
+                lambda file: write(file, out.format, part.samples, part.recorded.totals, part.recorded.meta)
+            )
+        if out.path is not None:
+            _say(f"wrote {out.path} ({out.format}), {sum(len(part.samples) for part in parts)} samples")
+
+
+def _check(
+    files: Sequence[str], *, diff: bool, lines: str | None, format_: str | None, output: str | None
+) -> None:
+    if not files:
+        raise click.UsageError("name a file to report on; - is stdin")
+    if list(files).count("-") > 1:
+        raise click.UsageError("stdin (-) can be read once only")
+    if diff and len(files) != 2:
+        raise click.UsageError(
+            f"--diff compares two files, one before and one after; {len(files)} were given"
+        )
+    if diff and lines is not None:
+        raise click.UsageError("--diff and --lines are reports of their own: ask for one of them")
+    if (diff or lines is not None) and format_ not in (None, _TABLE):
+        what = "--diff" if diff else "--lines"
+        raise click.UsageError(f"{what} gives a table only, no {format_}: leave -f out, or convert each file")
+
+
+def _select(recorded: Recorded, selection: Selection, since: str | None, until: str | None) -> _Part:
+    started = recorded.meta.started
+    try:
+        selection = replace(
+            selection,
+            since=None if since is None else moment(since, started),
+            until=None if until is None else moment(until, started),
+        )
+        return _Part(recorded, selection.of(recorded.samples))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _text(parts: Sequence[_Part], lines: str | None, rows: int, look: Look) -> Iterator[str]:
+    for part in parts:
+        yield from head_text(part.recorded, len(part.samples), look)
+    weights = [MethodWeights.of(part.samples) for part in parts]
+    if len(parts) == 2:
+        yield from _changes(weights, rows, look)
+    elif lines is not None:
+        yield from _heat(parts[0], weights[0], lines, rows, look)
+    else:
+        for each in weights[0]:
+            yield from methods_text(each, rows, look)
+
+
+def _changes(weights: Sequence[Sequence[MethodWeights]], rows: int, look: Look) -> Iterator[str]:
+    """Units are compared with the same ones only."""
+    units = dict.fromkeys(each.unit for part in weights for each in part)
+    for unit in units:
+        before, after = (
+            next((each for each in part if each.unit == unit), MethodWeights(unit, 0, ())) for part in weights
+        )
+        yield from changes_text(compare(before, after), before, after, rows, look)
+
+
+def _heat(part: _Part, weights: Iterable[MethodWeights], method: str, rows: int, look: Look) -> Iterator[str]:
+    try:
+        wanted = name_matcher(method) if method else None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    found = False
+    for each in weights:
+        files = heat_of(part.samples, each.unit, wanted)
+        for heat in files[:_FILES] if wanted is None else files:
+            found = True
+            source = source_of(heat.path, part.recorded.meta.started)
+            yield from heat_text(heat, source, each.whole, each.unit, rows, look)
+        if wanted is None and len(files) > _FILES:
+            yield f"... and {len(files) - _FILES} more files; --lines METHOD shows those of a method"
+    if not found and part.samples:
+        yield ""
+        yield f"no Ruby method matches {printable(method)!r}" if method else "no sample has a line of Ruby"
+
+
+def _write_text(file: BinaryIO, text: str) -> None:
+    file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _say(text: str) -> None:
+    click.echo(f"rubyunwind: {printable(text)}", err=True)

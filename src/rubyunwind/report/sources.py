@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a source file as it was when it was recorded, as far as that can be had.
+
+The path comes out of a recording, which may be anybody's: only regular files are read, never more of one than
+a bound, and what git is asked runs nothing that a repository configures.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from rubyunwind.report.git import Committed, committed
+
+__all__ = ["Source", "source_of"]
+
+_LARGEST = 16 << 20  # bytes
+# Ruby's own names for code that is in no file.
+_NO_FILES = ("(", "<internal:", "-e")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Lines of a file; `lines` is None if there is none to show. `note` says where it is from, or why not."""
+
+    lines: tuple[str, ...] | None
+    note: str
+
+
+def source_of(path: str, recorded: int) -> Source:
+    """Return the source of `path` as it was at `recorded` (unix ns, 0: unknown).
+
+    From the file if it has not been written to since, else from git if the file's repository had it then,
+    else from the file all the same, and the note says that it has changed.
+    """
+    if path.startswith(_NO_FILES) or not path:
+        return Source(None, "code that is in no file")
+    if "\0" in path or any("\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" for c in path):
+        return Source(None, "no path that a file can have")
+    raw, changed, trouble = _read(path)
+    if raw is not None and recorded and changed <= recorded:
+        return Source(_lines(raw), "as it is on disk, not written to since")
+    old = committed(path, recorded, _LARGEST) if recorded else None
+    if old is not None and old.text is not None:
+        return _of_git(raw, old)
+    if raw is None:
+        return Source(None, trouble + (f"; {old.why}" if old is not None and old.why else ""))
+    if not recorded:
+        return Source(_lines(raw), "as it is on disk; when it was recorded is not known")
+    why = f" ({old.why})" if old is not None and old.why else ""
+    return Source(
+        _lines(raw),
+        f"WRITTEN TO SINCE the recording, and git does not have it as it was{why}: lines may be wrong",
+    )
+
+
+def _of_git(raw: bytes | None, old: Committed) -> Source:
+    assert old.text is not None
+    if raw == old.text:
+        return Source(_lines(old.text), f"as it is on disk, and in git at that time ({old.revision[:12]})")
+    state = "is not on disk any more" if raw is None else "has changed on disk since"
+    return Source(_lines(old.text), f"from git at that time ({old.revision[:12]}); it {state}")
+
+
+def _lines(raw: bytes) -> tuple[str, ...]:
+    # As Ruby counts them: only \n ends a line.
+    lines = raw.decode("utf-8", "surrogateescape").split("\n")
+    return tuple(line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines))
+
+
+def _read(path: str) -> tuple[bytes | None, int, str]:
+    """Return the contents, when they were last written (unix ns), and why there are none."""
+    try:
+        # Not blocking, so that a pipe that somebody has put there does not hold us up.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        return None, 0, f"cannot be read: {error.strerror}"
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            return None, 0, "is no regular file, and not read"
+        if found.st_size > _LARGEST:
+            return None, 0, f"has {found.st_size} bytes, too many for source"
+        # No more than its size: what the kernel makes up as it is read claims to have none.
+        return os.pread(fd, found.st_size, 0), found.st_mtime_ns, ""
+    except OSError as error:
+        return None, 0, f"cannot be read: {error.strerror}"
+    finally:
+        os.close(fd)
