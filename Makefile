@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels
+.PHONY: help setup ebpf demo test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels foreign
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -21,6 +21,7 @@ C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c support/ebpf/host/*.h s
 help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
 	@echo 'make test      unit and live tests'
+	@echo 'make foreign   have our files read by speedscope, pprof, callgrind_annotate, flame graph scripts, Firefox'
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
 	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
@@ -59,6 +60,11 @@ demo:
 test:
 	@$(SETUP) test
 	@$(BIN)/python -m pytest tests/unit tests/live $(PYTEST_ARGS)
+
+# What other people's programs make of our files. They are large, so `make test` skips what is not there.
+foreign:
+	@$(SETUP) foreign
+	@$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
 
 test-vm:
 	@./run-tests.sh $(KERNEL)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What user space makes of traces: taken off the ring, decoded, turned into samples, folded.
+"""What user space makes of traces: taken off the ring, decoded, turned into samples, written.
 
 The records are made up, with the shape of a mixed stack, and go the way that real ones go: perf record ->
-grouped and counted (C) -> distinct stacks decoded and named -> columns -> folded. Only names are not looked
+grouped and counted (C) -> distinct stacks decoded and named -> columns -> a format. Only names are not looked
 up in a process, which happens once a distinct frame and quarter of a second. One core.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,8 @@ from rubyunwind.abi import Frame as TraceFrame
 from rubyunwind.abi import FrameMarker, Trace, TraceFlag, TraceOrigin, decode_trace
 from rubyunwind.bpf.perf_sinks import PERF_RECORD_SAMPLE, TraceSink
 from rubyunwind.bpf.trace_batch import TraceBatch
-from rubyunwind.formats import folded
-from rubyunwind.formats.registry import Meta
+from rubyunwind.errors import RubyUnwindError
+from rubyunwind.formats.registry import FORMATS, Format, Meta
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.process import InterpreterLoop
 from rubyunwind.profiler.sample import Frame, Totals
@@ -75,6 +76,9 @@ class _Names:
     def ruby_frame(self, body: int, pc: int, method_entry: int, sampled: float) -> Frame:
         return self._made("ruby", body, pc)
 
+    def folds(self, iseq_body: int) -> bool:
+        return False
+
     def cfunc_frame(self, method_entry: int, caller: Frame | None) -> Frame:
         return self._made("cfunc", 0, method_entry)
 
@@ -109,7 +113,7 @@ def _measure(load: _Load, runs: int) -> list[Row]:
     decoded, _ = timed(runs, lambda: [decode_trace(trace) for trace in traces])
     named, samples = timed(runs, lambda: _name(batch))
     listed, _ = timed(runs, lambda: list(samples))
-    written, _ = timed(runs, lambda: _fold(samples))
+    written = {name: timed(runs, lambda each=each: _write(each, samples))[0] for name, each in _writers()}
     how = f"{load.share}; {runs} runs, median (range)"
     name = f"{load.frames} frames" + (", all distinct" if load.distinct == load.count else "")
 
@@ -128,7 +132,7 @@ def _measure(load: _Load, runs: int) -> list[Row]:
             "grouped traces to samples", named, "a batch and an Assembler that knows no stack, names made up"
         ),
         row("samples listed", listed, "a Sample object for each"),
-        row("samples folded", written, "formats.folded of those samples into memory"),
+        *(row(f"samples as {name}", took, "written into memory") for name, took in written.items()),
     ]
 
 
@@ -196,9 +200,18 @@ def _name(batch: TraceBatch) -> Samples:
     return samples
 
 
-def _fold(samples: Samples) -> bytes:
+def _writers() -> Iterator[tuple[str, Format]]:
+    """The formats that can be written here: otlp needs an extra package."""
+    for name, each in FORMATS.items():
+        try:
+            each.check()
+        except RubyUnwindError as error:
+            say(f"{name} is left out: {error}")
+        else:
+            yield name, each
+
+
+def _write(writer: Format, samples: Samples) -> bytes:
     file = io.BytesIO()
-    folded.write(
-        file, samples, Totals(), Meta(title="", command="", started=0, duration=0.0, rate=99.0, runtimes=())
-    )
+    writer(file, samples, Totals(), Meta(rate=99.0))
     return file.getvalue()

@@ -3,7 +3,7 @@
 #
 # Makes the tree ready for a make target, and is quick when it already is.
 #
-#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm cross fuzz
+#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm cross fuzz foreign
 #
 # 1. Debian packages: what the groups need and the machine lacks is installed if we are root and
 #    have apt; otherwise the packages are named and we stop.
@@ -88,7 +88,15 @@ packages_of() {
       packages_of test
       need "libclang-rt-$(clang_version)-dev" has_fuzzer
       ;;
-    *) die "unknown group '$1'; the groups are build demo test lint vm cross fuzz" ;;
+    foreign)
+      packages_of test
+      need valgrind has callgrind_annotate
+      need golang-go has go
+      need chromium has chromium
+      need npm has npm
+      need libdevel-nytprof-perl test -f /usr/share/perl5/Devel/NYTProf/flamegraph.pl
+      ;;
+    *) die "unknown group '$1'; the groups are build demo test lint vm cross fuzz foreign" ;;
   esac
 }
 
@@ -175,6 +183,25 @@ install_atheris() {
   .venv/bin/pip install -q 'atheris>=2.3' || say "no atheris for this Python: Python targets are fuzzed at random"
 }
 
+# Readers of our files that npm has: speedscope's page, and the Firefox profiler's client with the node it needs.
+install_readers() {
+  local want="speedscope@1.25.0 @firefox-devtools/profiler-cli@0.10.0 node@24"
+  [ "$(cat build/foreign/npm.stamp 2>/dev/null)" = "$want" ] && return
+  say "installing $want"
+  # shellcheck disable=SC2086 # several words
+  npm install --silent --no-audit --no-fund --prefix build/foreign $want
+  echo "$want" >build/foreign/npm.stamp
+}
+
+# A Collector of OpenTelemetry; Debian 12's own go is too old for its sources.
+install_collector() {
+  [ build/foreign/bin/collector -nt tests/foreign/collector/go.sum ] && return
+  say "building a Collector (this takes some minutes)"
+  mkdir -p build/foreign/bin
+  (cd tests/foreign/collector && go build -o ../../../build/foreign/bin/collector .) >build/collector.log 2>&1 ||
+    say "no Collector: go could not build it, see build/collector.log; its tests are skipped"
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9 # two targets may be made at once, in two terminals
@@ -183,4 +210,5 @@ make_venv
 [ -z "$package" ] || install_package
 for group in "$@"; do
   [ "$group" != fuzz ] || install_atheris
+  [ "$group" != foreign ] || { install_readers; install_collector; }
 done

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from rubyunwind.profiler.sample import Frame, Sample
@@ -83,3 +85,14 @@ def _repeated(some: list[Sample], again: list[int]) -> list[Sample]:
 
 # Some samples come again as the very same object: grouping by identity must equal grouping by value.
 profiles = st.builds(_repeated, st.lists(samples, max_size=8), st.lists(st.integers(0, 100), max_size=4))
+
+# Samples of several units, threads and containers, as no recording of ours mixes them yet.
+_mixed = st.builds(
+    replace,
+    samples,
+    unit=st.sampled_from(["samples", "samples", "ns"]),
+    tid=_ids,
+    container=st.sampled_from([None, None, "c0ffee"]),
+    timestamp=st.integers(1_700_000_000_000_000_000, 1_700_000_100_000_000_000),
+)
+mixed_profiles = st.builds(_repeated, st.lists(_mixed, max_size=8), st.lists(st.integers(0, 100), max_size=4))

@@ -89,6 +89,14 @@ def test_kernel_and_jit_frames_are_marked_and_no_name_can_claim_the_mark() -> No
     assert folded(Sample(1, 1, 1, "ruby", frames)) == [r"do_idle_\x5bk];Foo#hot_[j];do_idle_[k] 1"]
 
 
+def test_a_number_at_the_end_of_a_name_is_no_second_weight() -> None:
+    assert folded(stack("worker 12"), stack("1.5 s"), stack("take 1.5")) == [
+        r"worker\x2012 1",
+        "1.5 s 1",
+        r"take\x201.5 1",
+    ]
+
+
 def test_an_incomplete_stack_says_so_at_its_root() -> None:
     assert folded(
         stack("a", complete=False, reason="limit"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def test_profiles_do_not_share_their_samples() -> None:
 
 @pytest.mark.parametrize("format_", list(FORMATS))
 def test_a_path_and_a_file_get_the_same(tmp_path: Path, format_: str) -> None:
+    if format_ == "otlp":
+        pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
     profile = Profile(samples=SAMPLES, rate=99, command="ruby a.rb", started=1, duration=2.0)
     file = io.BytesIO()
     profile.write(file, format_)
@@ -55,8 +58,8 @@ def test_a_path_and_a_file_get_the_same(tmp_path: Path, format_: str) -> None:
     profile.write(path, format_)
     profile.write(str(path), format=format_)
     assert path.read_bytes() == file.getvalue() != b""
-    if format_ != "recording":  # that is compressed
-        assert b"leaf" in file.getvalue()
+    if format_ != "recording":  # that has a compression of its own
+        assert b"leaf" in (gzip.decompress(file.getvalue()) if format_ == "pprof" else file.getvalue())
 
 
 def test_a_flame_graph_is_the_default(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from rubyunwind.errors import RubyUnwindError
-from rubyunwind.formats.registry import FORMATS
+from rubyunwind.formats.registry import FORMATS, format_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,11 +76,13 @@ class Output:
     def choose(cls, output: str | None, format_: str | None, what: str, lost: str = "recorded") -> Output:
         """Open the output that was asked for; the format follows from the suffix, or is a flame graph.
 
-        `lost` says what was not done if it cannot be opened.
+        `lost` says what was not done if it cannot be opened. RubyUnwindError if it cannot be opened, or the
+        format needs what is not installed.
         """
         if format_ is None:
-            suffixes = {each.suffix: name for name, each in FORMATS.items()}
-            format_ = suffixes.get(Path(output).suffix if output else "", _DEFAULT_FORMAT)
+            format_ = format_of(output or "") or _DEFAULT_FORMAT
+        if format_ in FORMATS:  # a table of `report` is none of them
+            FORMATS[format_].check()
         if output == "-":
             return cls(None, format_, lost)
         if output is None:

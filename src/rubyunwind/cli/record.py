@@ -38,7 +38,9 @@ _log = logging.getLogger(__name__)
     "--format",
     "format_",
     type=click.Choice(list(FORMATS)),
-    help="Default: by the suffix of the output.",
+    help="Default: by the suffix of the output, else flamegraph. "
+    + "; ".join(f"{name}: {each.summary}" for name, each in FORMATS.items())
+    + ".",
 )
 @how_options
 def command(

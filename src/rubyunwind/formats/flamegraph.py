@@ -14,11 +14,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from rubyunwind.formats.stacks import group
+from rubyunwind.formats.summary import circumstances
 from rubyunwind.formats.tree import Tree, merge
 from rubyunwind.profiler.sample import Sample, Totals
 
@@ -55,19 +55,6 @@ class _Strings:
         return list(self._ids)
 
 
-def _details(meta: Meta) -> list[str]:
-    details = [meta.command] if meta.command else []
-    details += meta.runtimes
-    if meta.rate:
-        details.append(f"{meta.rate:g} Hz")
-    if meta.duration:
-        details.append(f"{meta.duration:.1f} s")
-    if meta.started:
-        started = datetime.fromtimestamp(meta.started // 1_000_000_000, tz=timezone.utc)
-        details.append(f"{started:%Y-%m-%d %H:%M:%S} UTC")
-    return details
-
-
 def page_data(tree: Tree, unit: str, totals: Totals, meta: Meta) -> dict[str, object]:
     """What the page's script reads.
 
@@ -81,7 +68,7 @@ def page_data(tree: Tree, unit: str, totals: Totals, meta: Meta) -> dict[str, ob
     ]
     return {
         "title": meta.title,
-        "details": _details(meta),
+        "details": circumstances(meta),
         "unit": unit,
         "totals": {
             "read": totals.read,

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Folded stacks: `root;...;leaf weight`, one line for each distinct stack.
 
-A line is cut at its last space and its stack at each `;`, so names are escaped where they would break that:
-
-    \\          a backslash            \n \r \t   line feed, carriage return, tab
-    \x3b        a semicolon
-    \xNN        another control below \x80; from \x80 on, a byte that was no UTF-8
-    \uNNNN      further controls, line and paragraph separators
+A line is cut at its last space and its stack at each `;`, so names are escaped as names.py says, and a
+semicolon is `\x3b`. So is the space (`\x20`) before a number that a name ends in: flame graph scripts take
+two numbers at the end of a line for the weights of a comparison.
 
 Kernel frames end in `_[k]` and JIT-compiled ones in `_[j]`, as flame graph scripts colour them; a name that
 ends so by itself has its bracket escaped (`\x5b`), so a suffix never lies. A stack that did not reach its
@@ -20,6 +17,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
+from rubyunwind.formats.names import printable
 from rubyunwind.formats.stacks import Marker, group
 from rubyunwind.profiler.sample import Frame, Sample, Totals
 
@@ -28,28 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["escape_name", "write"]
 
-_UNSAFE = re.compile("[\\\\;\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SUFFIXED = re.compile(r"_\[([kj]\])\Z")
-_SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# Two numbers at the end of a line are the two weights of a comparison.
+_NUMBERED = re.compile(r" ([0-9]+\.?[0-9]*)\Z")
 _SUFFIXES = {"kernel": "_[k]", "jit": "_[j]"}
-
-
-def _escape(match: re.Match[str]) -> str:
-    character = match[0]
-    short = _SHORT.get(character)
-    if short is not None:
-        return short
-    code = ord(character)
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte is the low half
-        return f"\\x{code & 0xFF:02x}"
-    return f"\\u{code:04x}"
 
 
 def escape_name(name: str) -> str:
     """The name as it stands in a line: no `;`, no control, no lone surrogate. It can be read back."""
-    return _SUFFIXED.sub(r"_\\x5b\1", _UNSAFE.sub(_escape, name))
+    text = _NUMBERED.sub(r"\\x20\1", printable(name).replace(";", "\\x3b"))
+    return _SUFFIXED.sub(r"_\\x5b\1", text)
 
 
 def _text(frame: Frame | Marker) -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol, cast
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.sample import Sample, Totals
 
-__all__ = ["FORMATS", "Format", "Meta", "UnknownFormat", "Writer", "write"]
+__all__ = ["FORMATS", "Format", "Meta", "UnknownFormat", "Writer", "format_of", "write"]
 
 
 class UnknownFormat(RubyUnwindError, ValueError):
@@ -65,6 +65,20 @@ class Format:
         writer = cast("Writer", importlib.import_module(self.module).write)
         writer(file, samples, totals, meta)
 
+    def check(self) -> None:
+        """Raise RubyUnwindError if this format needs something that is not installed. Cheap for most."""
+        if self.name in _CHECKED:
+            importlib.import_module(self.module).check()
+
+
+# Formats whose module has a `check`, since they need more than rubyunwind does.
+_CHECKED = frozenset({"otlp"})
+
+
+def format_of(path: str) -> str | None:
+    """Return the name of the format whose suffix a path ends with, None if it is no format's."""
+    return next((name for name, each in FORMATS.items() if path.endswith(each.suffix)), None)
+
 
 def _named(*formats: Format) -> Mapping[str, Format]:
     return MappingProxyType({each.name: each for each in formats})
@@ -73,6 +87,15 @@ def _named(*formats: Format) -> Mapping[str, Format]:
 FORMATS: Mapping[str, Format] = _named(
     Format("flamegraph", "rubyunwind.formats.flamegraph", ".html", "one self-contained page for a browser"),
     Format("folded", "rubyunwind.formats.folded", ".folded", "one line a stack, for flame graph scripts"),
+    Format(
+        "speedscope", "rubyunwind.formats.speedscope", ".speedscope.json", "for speedscope.app, a thread each"
+    ),
+    Format("pprof", "rubyunwind.formats.pprof", ".pb.gz", "for go tool pprof and what reads its files"),
+    Format("callgrind", "rubyunwind.formats.callgrind", ".callgrind", "for KCachegrind, callgrind_annotate"),
+    Format(
+        "firefox", "rubyunwind.formats.firefox", ".firefox.json", "for profiler.firefox.com, with a timeline"
+    ),
+    Format("otlp", "rubyunwind.formats.otlp", ".otlp", "OpenTelemetry profiles; needs the extra [otlp]"),
     Format("jsonl", "rubyunwind.formats.jsonl", ".jsonl", "one sample a line, for programs"),
     Format("recording", "rubyunwind.formats.recording", ".rubyunwind", "all of it, small, for `report`"),
 )
@@ -93,6 +116,7 @@ def write(
     chosen = FORMATS.get(format)
     if chosen is None:
         raise UnknownFormat(f"unknown output format {format!r}; known formats: {', '.join(FORMATS)}")
+    chosen.check()
     totals = totals or Totals()
     meta = meta or Meta()
     if not isinstance(target, (str, os.PathLike)):

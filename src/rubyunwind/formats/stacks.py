@@ -10,7 +10,7 @@ from typing import Literal
 from rubyunwind.profiler.sample import Frame, Sample
 from rubyunwind.profiler.samples import Samples
 
-__all__ = ["Marker", "MarkerKind", "Stack", "group"]
+__all__ = ["Marker", "MarkerKind", "Stack", "group", "incompleteness"]
 
 MarkerKind = Literal["root", "unit", "process", "incomplete"]
 
@@ -38,7 +38,10 @@ class Stack:
     unit: str
 
 
-def _incomplete(reason: str | None) -> Marker:
+def incompleteness(complete: bool, reason: str | None, frames: tuple[Frame, ...]) -> Marker | None:
+    """The marker at the root of a stack that did not reach it, or of one without frames; else None."""
+    if complete:
+        return None if frames else Marker("incomplete", "[no frames]")
     word = "truncated" if reason in _LIMITS else "incomplete"
     return Marker("incomplete", f"[{word}: {reason or 'unknown reason'}]")
 
@@ -92,9 +95,8 @@ def group(samples: Iterable[Sample]) -> list[Stack]:
             markers.append(Marker("unit", f"[{unit}]"))
         if several_processes:
             markers.append(Marker("process", f"{comms[pid]} ({pid})"))
-        if not complete:
-            markers.append(_incomplete(reason))
-        elif not frames:
-            markers.append(Marker("incomplete", "[no frames]"))
+        marker = incompleteness(complete, reason, frames)
+        if marker is not None:
+            markers.append(marker)
         stacks.append(Stack(tuple(markers), frames, weight, unit))
     return stacks

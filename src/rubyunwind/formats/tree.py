@@ -10,7 +10,7 @@ from itertools import chain
 from rubyunwind.formats.stacks import Marker, Stack
 from rubyunwind.profiler.sample import Frame
 
-__all__ = ["Place", "Tree", "merge"]
+__all__ = ["Place", "Tree", "merge", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Tree:
     lines: tuple[int, ...]
 
 
-def _place(frame: Frame | Marker) -> Place:
+def place_of(frame: Frame | Marker) -> Place:
+    """Return what a frame is merged by."""
     if isinstance(frame, Marker):
         return Place(frame.kind, frame.name)
     return Place(frame.kind, frame.name, frame.path, frame.module)
@@ -66,7 +67,7 @@ class _Growing:
         seen = self._seen.get(id(frame))
         if seen is not None:
             return seen[1]
-        place_id = self.places.setdefault(_place(frame), len(self.places))
+        place_id = self.places.setdefault(place_of(frame), len(self.places))
         self._seen[id(frame)] = (frame, place_id)
         return place_id
 
