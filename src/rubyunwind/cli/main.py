@@ -16,6 +16,7 @@ __all__ = ["main"]
 
 _VERBS = {
     "record": "rubyunwind.cli.record",
+    "top": "rubyunwind.cli.top",
     "report": "rubyunwind.cli.report",
     "snapshot": "rubyunwind.cli.snapshot",
     "lines": "rubyunwind.cli.lines",

@@ -4,45 +4,32 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.interrupts import Interrupts, end_command
+from rubyunwind.cli.notes import news, say_notes, say_totals
+from rubyunwind.cli.options import check_options, how_options, what_options
 from rubyunwind.cli.output import Output
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
-from rubyunwind.profiler.backends import BACKENDS, UNWINDERS
 from rubyunwind.profiler.off_cpu import BOTH, MODES, ONLY, OffCPU
-from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
-from rubyunwind.profiler.user_profiler import NOT_SAMPLED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rubyunwind.profiler.command import Command
     from rubyunwind.profiler.recording import Profile
     from rubyunwind.profiler.sample import Switches
 
-__all__ = ["Interrupted", "command"]
+__all__ = ["command"]
 
 _log = logging.getLogger(__name__)
 
-# Seconds a command has to end by itself after Ctrl-C, before it gets the signal again, then SIGTERM.
-_GRACE = (1.0, 2.0)
-
 
 @click.command("record", short_help="sample processes or a command into a file")
-@click.option("-p", "--pid", "pids", type=int, multiple=True, help="Process to record; may be repeated.")
-@click.option("-r", "--rate", type=click.IntRange(1), default=99, show_default=True, help="Samples a second.")
-@click.option(
-    "-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; else until Ctrl-C or the end."
-)
+@what_options
 @click.option(
     "-o",
     "--output",
@@ -56,30 +43,6 @@ _GRACE = (1.0, 2.0)
     help="Default: by the suffix of the output, else flamegraph. "
     + "; ".join(f"{name}: {each.summary}" for name, each in FORMATS.items())
     + ".",
-)
-@click.option(
-    "-s/-S",
-    "--subprocesses/--no-subprocesses",
-    default=None,
-    help="Record what the processes fork, too. Default: for a command yes, for -p no.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(BACKENDS),
-    default="auto",
-    show_default=True,
-    help="bpf: in the kernel; user: Ruby frames from user space, without privilege; auto: bpf where allowed.",
-)
-@click.option(
-    "--unwinder",
-    type=click.Choice(UNWINDERS),
-    help="walker: stacks of up to 2600 frames; chain: the frozen ABI's 128. Default: walker where the kernel "
-    "takes it. Means --backend bpf.",
-)
-@click.option(
-    "--force-version",
-    metavar="VERSION",
-    help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must agree.",
 )
 @click.option(
     "--off-cpu",
@@ -100,8 +63,7 @@ _GRACE = (1.0, 2.0)
     metavar="SECONDS",
     help="Count shorter waits only. Default: 0.",
 )
-@click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
+@how_options
 def command(
     pids: tuple[int, ...],
     rate: int,
@@ -123,16 +85,11 @@ def command(
     The first Ctrl-C ends the recording and writes what was gathered, the second quits. The exit status is
     the command's own.
     """
-    if bool(pids) == bool(words):
-        raise click.UsageError("give processes (-p PID) or a command (-- COMMAND ...) to record, one of them")
-    if unwinder is not None and backend == "user":
-        raise click.UsageError("--unwinder chooses among BPF programs, and --backend user has none")
+    check_options("record", pids, words, backend, unwinder, verbose)
     if off_cpu is None and (off_cpu_probability is not None or off_cpu_shortest is not None):
         raise click.UsageError("--off-cpu-probability and --off-cpu-shortest go with --off-cpu")
     if off_cpu is not None and backend == "user":
         raise click.UsageError("--off-cpu takes BPF programs, and --backend user has none")
-    level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="rubyunwind: %(message)s")
     what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
     children = bool(words) if subprocesses is None else subprocesses
     with Output.choose(output, format_, what) as target:
@@ -152,100 +109,28 @@ def command(
                 off_cpu_shortest or 0.0,
             ),
         )
-        interrupts = _Interrupts(recording, target)
+        interrupts = Interrupts(recording, target.discard)
         with interrupts, recording:
             _log.info("recording %s at %d Hz; Ctrl-C ends it", recording.profile.command, rate)
             said = recording.profiler.notes if pids else ()
             if recording.fallback:
                 said = (recording.fallback, *said)
-            _say_notes(said)
+            say_notes(said)
             stream = target.stream()
             try:
                 profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
             except RubyUnwindError as error:  # the disk is full, say; the command's own work may matter
                 click.echo(f"rubyunwind: {error}; the recording ends here", err=True)
-                _finish(recording.command, interrupts)
+                end_command(recording.command, interrupts, wait=True)
                 sys.exit(1)
             if stream is None:
                 target.write(profile)
             else:
                 stream.end()
             _say_totals(profile, target)
-            _say_notes(_news(profile, said, is_command=bool(words)))
-            status = _finish(recording.command, interrupts)
+            say_notes(news(profile, said, is_command=bool(words)))
+            status = end_command(recording.command, interrupts, wait=True)
     sys.exit(status)
-
-
-class Interrupted(RubyUnwindError):
-    """Ctrl-C came before the recording had begun."""
-
-    exit_status = 128 + signal.SIGINT
-
-
-class _Interrupts:
-    """What Ctrl-C and SIGTERM do once it is entered: the first ends the recording, the second quits."""
-
-    def __init__(self, recording: Recording, target: Output) -> None:
-        self.count = 0
-        self._recording = recording
-        self._target = target
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        # Also for what came of it: the command that waits, say, has got the signal, too, and has ended.
-        if kind is not None and self.count and not self._recording.began:
-            raise Interrupted("interrupted before the recording began; nothing was recorded") from None
-
-    def _handle(self, number: int, frame: Any) -> None:
-        self.count += 1
-        if self.count == 1:
-            self._recording.stop()
-            if not self._recording.began:
-                raise KeyboardInterrupt
-            return
-        # The terminal's Ctrl-C has reached the command by itself, but another sender's has not.
-        child = self._recording.command
-        if child is not None and child.exit_status is None:
-            os.kill(child.pid, signal.SIGTERM)
-        self._target.discard()
-        os._exit(128 + number)
-
-
-def _finish(child: Command | None, interrupts: _Interrupts) -> int:
-    """Wait for the command and return its exit status; after Ctrl-C see to it that it ends."""
-    if child is None:
-        return 0
-    if child.poll() is None and not interrupts.count:
-        click.echo("rubyunwind: the command still runs; waiting for it (Ctrl-C ends it)", err=True)
-        while child.poll() is None and not interrupts.count:
-            time.sleep(0.05)
-    for grace, number in zip(_GRACE, (signal.SIGINT, signal.SIGTERM), strict=True):
-        end = time.monotonic() + grace
-        while child.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        if child.poll() is None:
-            os.kill(child.pid, number)
-    return child.wait()
-
-
-def _news(profile: Profile, said: tuple[str, ...], *, is_command: bool) -> list[str]:
-    """Return the notes that were not said yet; of a command's processes, most may have no Ruby."""
-    news = [note for note in profile.notes if note not in said]
-    if not is_command:
-        return news
-    rest = [note for note in news if not note.endswith((NO_RUBY, NOT_SAMPLED))]
-    if not profile.runtimes and len(rest) < len(news):
-        lack = "native frames only" if profile.backend == "bpf" else "nothing to sample"
-        rest.append(f"no Ruby was found in the command; {lack}")
-    return rest
-
-
-def _say_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        click.echo(f"rubyunwind: {note}", err=True)
 
 
 def _progress(profile: Profile) -> None:
@@ -267,21 +152,10 @@ def _switches_text(switches: Switches) -> str:
 
 
 def _say_totals(profile: Profile, target: Output) -> None:
-    totals = profile.totals
     if sys.stderr.isatty():
         click.echo("\r\033[K", nl=False, err=True)
-    whole = totals.read - profile.samples.incomplete
-    text = (
-        f"{totals.read} samples in {profile.duration:.1f} s at {profile.rate} Hz ({profile.backend}): "
-        f"{whole} whole, {totals.truncated} truncated, {totals.lost} lost"
-    )
-    click.echo(f"rubyunwind: {text}", err=True)
-    if totals.switches is not None:
-        click.echo(f"rubyunwind: {_switches_text(totals.switches)}", err=True)
-    if totals.failed:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in totals.failed)
-        click.echo(f"rubyunwind: incomplete or unsent, by reason: {reasons}", err=True)
-    if not totals.read:
-        click.echo("rubyunwind: no samples: the processes used no CPU time, or ended too soon", err=True)
+    say_totals(profile, profile.samples.incomplete)
+    if profile.totals.switches is not None:
+        click.echo(f"rubyunwind: {_switches_text(profile.totals.switches)}", err=True)
     if target.path is not None:
         click.echo(f"rubyunwind: wrote {target.path} ({target.format})", err=True)

@@ -38,12 +38,16 @@ class Command:
 
     Under sudo it runs as the user who called sudo. It shares our terminal, so that Ctrl-C reaches it as
     it would without us. Reap it with `poll` or `wait`; `exit_status` is None until then.
+
+    With `output`, a descriptor (borrowed), it is kept off the terminal: what it would write there goes to
+    `output`, and it has nothing to read there. Streams that are no terminal stay what they are.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], *, output: int | None = None) -> None:
         if not arguments:
             raise ValueError("a command needs at least one word")
         self.arguments = list(arguments)
+        self._output = output
         self.exit_status: int | None = None
         with ExitStack() as ours, ExitStack() as childs:
             # Both pipes close on exec: end of file means success.
@@ -63,7 +67,7 @@ class Command:
         code = errno.EIO
         try:
             # Handlers would end with exec; until then a signal has to end this copy of us, not to run in it.
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     signal.signal(number, signal.SIG_DFL)
             os.close(self._go)
@@ -72,6 +76,8 @@ class Command:
                 # What Python ignores for itself; handlers of ours end with exec by themselves.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
+                if self._output is not None:
+                    _keep_off_terminal(self._output)
                 _drop_sudo()
                 os.execvp(self.arguments[0], self.arguments)
         except OSError as error:
@@ -129,6 +135,16 @@ class Command:
         os.close(self._go)
         os.close(self._failure)
         self._go = self._failure = -1
+
+
+def _keep_off_terminal(output: int) -> None:
+    """Put something else in the place of each standard stream that is a terminal."""
+    for stream in (0, 1, 2):
+        if os.isatty(stream):
+            other = os.open(os.devnull, os.O_RDONLY) if stream == 0 else output
+            os.dup2(other, stream)
+            if stream == 0:
+                os.close(other)
 
 
 def _drop_sudo() -> None:

@@ -99,6 +99,9 @@ class Recording:
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
     then says why and what that costs. `force_version` is as in Profiler, and so are `debug_tracer`,
     `unwinder` and `off_cpu`, which are for BPF; with one of the last two there is no fallback.
+    `command_output` is a descriptor (borrowed) that gets what the command would write to the terminal.
+
+    Who has an event loop polls `profiler` while it is `running` and not `stopped`, instead of `run`.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Recording:
         unwinder: str | None = None,
         force_version: str | None = None,
         off_cpu: OffCPU | bool | str = False,
+        command_output: int | None = None,
     ) -> None:
         check_backend(backend)
         if off_cpu and backend == "user":
@@ -129,7 +133,8 @@ class Recording:
         self._children = children
         self._debug = debug_tracer
         self._backend = backend
-        self._stopped = False
+        self._command_output = command_output
+        self.stopped = False
         self.fallback = ""
         self.profiler: Profiler | UserProfiler
         self.began = False
@@ -146,7 +151,7 @@ class Recording:
         with ExitStack() as exits:
             if self._words:
                 # Forked before anything is loaded, so that the child inherits nothing of it.
-                self.command = Command(self._words)
+                self.command = Command(self._words, output=self._command_output)
                 exits.callback(self.command.close)
             self.profiler = self._enter_profiler(exits)
             self.profile.backend = self.profiler.backend
@@ -200,7 +205,15 @@ class Recording:
 
     def stop(self) -> None:
         """Make `run` return soon. May be called from a signal handler or another thread."""
-        self._stopped = True
+        self.stopped = True
+
+    @property
+    def running(self) -> bool:
+        """Whether the command, or any of the processes, still runs."""
+        if self.command is not None:
+            # Its children may go on; they are not what was asked for.
+            return self.command.poll() is None
+        return self.profiler.running
 
     def run(
         self,
@@ -215,35 +228,32 @@ class Recording:
         profile = self.profile
         end = None if duration is None else self._began + duration
         due = update_due = 0.0
-        while not self._stopped and (end is None or time.monotonic() < end):
+        while not self.stopped and (end is None or time.monotonic() < end):
             fresh = self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
             profile.samples += fresh
             if sink is not None:
                 sink.add(fresh)
-            if self.command is not None:
-                # Its children may go on; they are not what was asked for.
-                if self.command.poll() is not None:
-                    break
-            elif not self.profiler.running:
+            if not self.running:
                 break
             now = time.monotonic()
             if progress is not None and now >= due:
                 due = now + _PROGRESS
-                self._finish()
+                self.update()
                 progress(profile)
             if sink is not None and now >= update_due:
                 update_due = now + _UPDATE
-                self._finish()
+                self.update()
                 sink.update(profile.totals, profile.meta)
         fresh = self.profiler.stop()
         profile.samples += fresh
-        self._finish()
+        self.update()
         if sink is not None:
             sink.add(fresh)
             sink.update(profile.totals, profile.meta)
         return profile
 
-    def _finish(self) -> None:
+    def update(self) -> None:
+        """Bring all of `profile` but its samples up to date; `run` does so by itself."""
         profile = self.profile
         profile.duration = time.monotonic() - self._began
         profile.totals = self.profiler.stats
