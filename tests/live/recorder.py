@@ -181,9 +181,13 @@ def weight(raw: bytes, format_: str) -> int:
         return sum(sample["weight"] for sample in read_jsonl(raw))
     if format_ == "folded":
         return sum(int(line.rsplit(b" ", 1)[1]) for line in raw.splitlines())
-    kind, packed = page_data(raw)["weights"]["weight"]
-    code = {"u8": "B", "u16": "H", "u32": "I", "f64": "d"}[kind]
-    return int(sum(array(code, zlib.decompress(base64.b64decode(packed)))))
+    return int(sum(column(page_data(raw)["weights"]["weight"])))
+
+
+def column(packed: list[str]) -> array[Any]:
+    """The numbers of a column of a flame graph page."""
+    code = {"u8": "B", "u16": "H", "u32": "I", "f64": "d"}[packed[0]]
+    return array(code, zlib.decompress(base64.b64decode(packed[1])))
 
 
 def page_data(raw: bytes) -> dict[str, Any]:
