@@ -423,6 +423,7 @@ int process_exit(struct raw_tracepoint_args *ctx) {
   if (!is_last_thread())
     return 0;
   stop_following(pid);
+  bpf_map_delete_elem(&reported_pids, &pid);
   if (pid_information_exists(pid) && report_pid(ctx, pid, false))
     increment_metric(metricID_NumProcExit);
   return 0;
@@ -434,13 +435,16 @@ int process_exec(struct raw_tracepoint_args *ctx) {
   u32 pid = bpf_get_current_pid_tgid() >> 32;
   u32 *flags = map_element(&followed_pids, pid);
   if (flags)
-    *flags &= ~(u32)FOLLOW_FROM_EXEC;
+    *flags &= ~(u32)(FOLLOW_FROM_EXEC | FOLLOW_NEVER);
   if (pid_information_exists(pid))
     report_pid(ctx, pid, false);
   return 0;
 }
 
-/* A child is followed like its parent, and announced before its first sample. args: parent, child.
+/*
+ * A child is followed like its parent, and announced before its first sample. Where all processes
+ * are sampled, that is done for what a Ruby forks: anything else is announced when it is sampled.
+ * args: parent, child.
  */
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct raw_tracepoint_args *ctx) {
@@ -448,8 +452,8 @@ int process_fork(struct raw_tracepoint_args *ctx) {
   u32 flags = 0;
   const u32 *parent_flags = map_element(&followed_pids, parent);
   if (parent_flags)
-    flags = *parent_flags;
-  else if (!pid_information_exists(parent))
+    flags = *parent_flags & ~(u32)FOLLOW_NEVER;
+  if (!flags && !map_element(&ruby_procs, parent))
     return 0;
   u32 pid = 0;
   u32 tgid = 0;

@@ -581,11 +581,13 @@ typedef enum Counter {
   NUM_COUNTERS = 13
 } Counter;
 
-/* Value of followed_pids, keyed by pid. Key 0: only processes that are in the map are sampled. */
+/* Value of followed_pids, keyed by pid. Key 0: only processes that are in the map are sampled;
+ * without it all are, but those that are in the map with FOLLOW_NEVER. */
 typedef enum FollowFlag {
   FOLLOW_PROCESS = 1,
-  FOLLOW_CHILDREN = 2, /* what it forks is followed in the same way */
-  FOLLOW_FROM_EXEC = 4 /* not before it executes another program */
+  FOLLOW_CHILDREN = 2,  /* what it forks is followed in the same way */
+  FOLLOW_FROM_EXEC = 4, /* not before it executes another program */
+  FOLLOW_NEVER = 8      /* nor what it forks for that reason */
 } FollowFlag;
 
 /* Where a thread keeps its execution context. Value of ruby_tls, keyed by pid. */

@@ -10,7 +10,7 @@ import pytest
 from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Trace, TraceFlag, TraceOrigin
 from rubyunwind.profiler import assembler as assembler_module
 from rubyunwind.profiler.assembler import Assembler
-from rubyunwind.profiler.process import InterpreterLoop
+from rubyunwind.profiler.interpreter import InterpreterLoop
 from rubyunwind.profiler.sample import Frame as Named
 
 LIBRUBY, LIBC = 0x11, 0x22
@@ -69,6 +69,8 @@ class Process:
     def __init__(self) -> None:
         self.symbolizer: Symbolizer | None = Symbolizer()
         self.interpreter: InterpreterLoop | None = InterpreterLoop(LIBRUBY, 0x100, 0x1FF)
+        self.container: str | None = None
+        self.sampled = 0.0
 
 
 class Tracker:
@@ -78,8 +80,11 @@ class Tracker:
         self.library, self.libc = File(), File()
         self.files = self
 
-    def get(self, pid: int) -> Process | None:
+    def get(self, pid: int, time: float | None = None) -> Process | None:
         return self.by_pid.get(pid)
+
+    def reused(self, pid: int) -> bool:
+        return False
 
     def by_id(self, file_id: int) -> File | None:
         return {LIBRUBY: self.library, LIBC: self.libc}.get(file_id)

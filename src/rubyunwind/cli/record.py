@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from rubyunwind.cli.output import Output
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 from rubyunwind.profiler.backends import BACKENDS, UNWINDERS
-from rubyunwind.profiler.profiler import NO_RUBY
 from rubyunwind.profiler.recording import Recording
+from rubyunwind.profiler.tracker import NO_RUBY
 from rubyunwind.profiler.user_profiler import NOT_SAMPLED
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ _GRACE = (1.0, 2.0)
 
 @click.command("record", short_help="sample processes or a command into a file")
 @click.option("-p", "--pid", "pids", type=int, multiple=True, help="Process to record; may be repeated.")
+@click.option(
+    "-a",
+    "--all",
+    "all_processes",
+    is_flag=True,
+    help="Record everything that runs on the machine, what is started later, too.",
+)
 @click.option("-r", "--rate", type=click.IntRange(1), default=99, show_default=True, help="Samples a second.")
 @click.option(
     "-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; else until Ctrl-C or the end."
@@ -76,6 +84,7 @@ _GRACE = (1.0, 2.0)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]")
 def command(
     pids: tuple[int, ...],
+    all_processes: bool,
     rate: int,
     duration: float | None,
     output: str | None,
@@ -86,18 +95,26 @@ def command(
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
-    """Record processes (-p PID) or a COMMAND and write a flame graph or another format.
+    """Record processes (-p PID), all of them (-a) or a COMMAND and write a flame graph or another format.
 
     The first Ctrl-C ends the recording and writes what was gathered, the second quits. The exit status is
     the command's own.
     """
-    if bool(pids) == bool(words):
-        raise click.UsageError("give processes (-p PID) or a command (-- COMMAND ...) to record, one of them")
+    if bool(pids) + bool(words) + all_processes != 1:
+        raise click.UsageError(
+            "give processes (-p PID), all of them (-a) or a command (-- COMMAND ...) to record, one of these"
+        )
+    if all_processes and backend == "user":
+        raise click.UsageError("-a needs BPF programs, and --backend user has none")
+    if all_processes and subprocesses is False:
+        raise click.UsageError("-a records what processes fork as well: leave -S out")
     if unwinder is not None and backend == "user":
         raise click.UsageError("--unwinder chooses among BPF programs, and --backend user has none")
     level = (logging.ERROR, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="rubyunwind: %(message)s")
-    what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
+    what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids) or "all"
+    if all_processes:
+        _allow_more_descriptors()
     children = bool(words) if subprocesses is None else subprocesses
     with Output.choose(output, format_, what) as target:
         recording = Recording(
@@ -105,6 +122,7 @@ def command(
             command=words or None,
             rate=rate,
             children=children,
+            all_processes=all_processes,
             debug_tracer=False,
             backend=backend,
             unwinder=unwinder,
@@ -119,7 +137,7 @@ def command(
             profile = recording.run(duration, _progress if sys.stderr.isatty() else None)
             target.write(profile)
             _say_totals(profile, target)
-            _say_notes(_news(profile, said, is_command=bool(words)))
+            _say_notes(_news(profile, said, among_others=not pids))
             status = _finish(recording.command, interrupts)
     sys.exit(status)
 
@@ -179,13 +197,24 @@ def _finish(child: Command | None, interrupts: _Interrupts) -> int:
     return child.wait()
 
 
-def _news(profile: Profile, said: tuple[str, ...], *, is_command: bool) -> list[str]:
-    """Return the notes that were not said yet; of a command's processes, most may have no Ruby."""
+def _allow_more_descriptors() -> None:
+    """Let this process open as many files as it may: each process that is recorded takes some."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _news(profile: Profile, said: tuple[str, ...], *, among_others: bool) -> list[str]:
+    """Return the notes that were not said yet; of many processes, such as a command's, most have no Ruby."""
     news = [note for note in profile.notes if note not in said]
-    if not is_command:
+    if not among_others:
         return news
     rest = [note for note in news if not note.endswith((NO_RUBY, NOT_SAMPLED))]
-    if not profile.runtimes and len(rest) < len(news):
+    if not profile.runtimes and profile.command == "all processes":
+        rest.append("no Ruby has run; native frames only")
+    elif not profile.runtimes and len(rest) < len(news):
         lack = "native frames only" if profile.backend == "bpf" else "nothing to sample"
         rest.append(f"no Ruby was found in the command; {lack}")
     return rest
@@ -211,6 +240,12 @@ def _say_totals(profile: Profile, target: Output) -> None:
         f"{whole} whole, {totals.truncated} truncated, {totals.lost} lost"
     )
     click.echo(f"rubyunwind: {text}", err=True)
+    for count, what in (
+        (totals.evicted, "processes left full tables and were registered anew"),
+        (totals.no_room, "processes or files had no room in the tables"),
+    ):
+        if count:
+            click.echo(f"rubyunwind: {count} {what}", err=True)
     if totals.failed:
         reasons = ", ".join(f"{reason} {count}" for reason, count in totals.failed)
         click.echo(f"rubyunwind: incomplete or unsent, by reason: {reasons}", err=True)

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
@@ -18,11 +19,11 @@ from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 from rubyunwind.ruby.symbolize import gc_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from rubyunwind.abi import Step, Trace
     from rubyunwind.bpf.maps import Map
-    from rubyunwind.bpf.trace_batch import TraceBatch
+    from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
     from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
     from rubyunwind.ruby.symbolize import RubySymbolizer
@@ -47,6 +48,12 @@ _COMPILED = Frame("jit", "[compiled code]", "the line of the Ruby frame that run
 _Stack = tuple[SampledStack, float]
 
 
+class _Stacks(dict[tuple["RubySymbolizer | None", bytes], _Stack]):
+    """The stacks of a process, and how many frames they have."""
+
+    frames = 0
+
+
 class Processes(Protocol):
     """The processes that traces are of, such as a ProcessTracker has."""
 
@@ -54,8 +61,11 @@ class Processes(Protocol):
     def files(self) -> FileCache:
         """The files that they map."""
 
-    def get(self, pid: int) -> ProfiledProcess | None:
-        """Return a process by its pid."""
+    def get(self, pid: int, time: float | None = None) -> ProfiledProcess | None:
+        """Return the process that has that pid, or had it at that time (monotonic seconds)."""
+
+    def reused(self, pid: int) -> bool:
+        """Whether there may be two processes of that pid."""
 
 
 class Assembler:
@@ -68,23 +78,25 @@ class Assembler:
         self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
-        # By process, who names its code, and digest: the bytes are some ten kilobytes for a deep stack.
+        # Of each process, by who names its code and digest: a deep stack has some ten kilobytes.
         # There is a new symbolizer after exec, and when more can be read of a Ruby that has just started.
-        self._stacks: dict[tuple[ProfiledProcess | None, RubySymbolizer | None, bytes], _Stack] = {}
-        self._kept = 0  # frames in them
+        # Nobody else keeps a process that has ended: what was named of it goes with it.
+        self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
+        self._kept = 0  # frames in them, or more
         # Both clocks tick alike; their distance places the kernel's times in unix time.
         self._epoch = time.time_ns() - time.monotonic_ns()
 
     def samples(self, batch: TraceBatch, between: Callable[[], None]) -> Samples:
         """Return the samples that a batch of traces describes. `between` is called between two stacks."""
         stacks = []
-        for trace in batch.stacks:
-            stacks.append(self._stack(trace))
+        for index, trace in enumerate(batch.stacks):
+            when = batch.ktime[batch.stack.index(index)] if self._tracker.reused(trace.pid) else None
+            stacks.append(self._stack(trace, when))
             between()
         epoch = self._epoch
         return Samples.of_columns(
             stacks,
-            [SampledThread(thread.pid, thread.tid, thread.comm) for thread in batch.threads],
+            self._threads(batch.threads),
             (
                 array("q", [time + epoch for time in batch.ktime]),
                 batch.stack,
@@ -94,9 +106,23 @@ class Assembler:
             ),
         )
 
+    def _threads(self, threads: Iterable[TracedThread]) -> list[SampledThread]:
+        """Return the threads that were sampled; their processes are noted as such."""
+        found = []
+        now = time.monotonic()
+        for thread in threads:
+            process = self._tracker.get(thread.pid)
+            container = None
+            if process is not None:
+                process.sampled = now
+                container = process.container
+            found.append(SampledThread(thread.pid, thread.tid, thread.comm, container))
+        return found
+
     def sample(self, trace: Trace, cpu: int) -> Sample:
         """Return the sample that one trace describes."""
         stack = self._stack(trace)
+        process = self._tracker.get(trace.pid)
         return Sample(
             timestamp=trace.ktime + self._epoch,
             pid=trace.pid,
@@ -106,33 +132,47 @@ class Assembler:
             complete=stack.complete,
             reason=stack.reason,
             origin=stack.origin,
+            container=process.container if process is not None else None,
             cpu=cpu,
         )
 
-    def _stack(self, trace: Trace) -> SampledStack:
-        process = self._tracker.get(trace.pid)
+    def _stack(self, trace: Trace, ktime: int | None = None) -> SampledStack:
+        process = self._tracker.get(trace.pid, None if ktime is None else ktime / 1e9)
+        if process is None:
+            return _named(trace, *self._name(trace, None))
         # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
         raw = memoryview(bytes(trace))
         digest = blake2b(raw[56:72], digest_size=16)
         digest.update(raw[80:])
-        symbolizer = process.symbolizer if process is not None else None
-        key = (process, symbolizer, digest.digest())
+        symbolizer = process.symbolizer
+        key = (symbolizer, digest.digest())
+        stacks = self._stacks.get(process)
+        if stacks is None:
+            stacks = self._stacks[process] = _Stacks()
         now = time.monotonic()
-        known = self._stacks.get(key)
+        known = stacks.get(key)
         believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
         if known is not None and now - known[1] <= believed:
             return known[0]
-        frames, reason = self._name(trace, process)
-        stack = SampledStack(frames, reason is None, reason, _ORIGINS.get(trace.origin, "unknown"))
+        stack = _named(trace, *self._name(trace, process))
         if known is not None and known[0] == stack:
             stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
         else:
-            if self._kept > _MOST_FRAMES:
-                self._stacks.clear()
-                self._kept = 0
-            self._kept += len(frames)
-        self._stacks[key] = (stack, now)
+            self._make_room()
+            stacks.frames += len(stack.frames)
+            self._kept += len(stack.frames)
+        stacks[key] = (stack, now)
         return stack
+
+    def _make_room(self) -> None:
+        if self._kept <= _MOST_FRAMES:
+            return
+        self._kept = sum(stacks.frames for stacks in self._stacks.values())
+        if self._kept > _MOST_FRAMES:
+            for stacks in self._stacks.values():
+                stacks.clear()
+                stacks.frames = 0
+            self._kept = 0
 
     def _name(self, trace: Trace, process: ProfiledProcess | None) -> tuple[tuple[Frame, ...], str | None]:
         frames: list[Frame] = []
@@ -222,3 +262,7 @@ class Assembler:
             frame = Frame("kernel", name) if name else Frame("kernel", "[kernel]", offset=address)
             self._kernel_frames[address] = frame
         return frame
+
+
+def _named(trace: Trace, frames: tuple[Frame, ...], reason: str | None) -> SampledStack:
+    return SampledStack(frames, reason is None, reason, _ORIGINS.get(trace.origin, "unknown"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter as Tally
 from contextlib import ExitStack, suppress
@@ -15,6 +16,7 @@ from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.limits import Limits, limits_by_descriptors
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
@@ -29,12 +31,17 @@ if TYPE_CHECKING:
 
     from rubyunwind.bpf.collection import Collection
 
-__all__ = ["NO_RUBY", "Profiler"]
+__all__ = ["Profiler"]
 
-NO_RUBY = "no Ruby was found in it; native frames only"
-
-# Map sizes for a few processes; the object's own sizes are for a whole machine.
+# Map sizes, where not those of the object: for a machine with more Rubies than the ABI thinks of (1024
+# processes of 32 builds), and for a few processes.
+_ANY = {
+    "interpreter_offsets": 1024,
+    "interpreter_cold_offsets": 1024,
+}
+_ALL = {**_ANY, "ruby_procs": 4096, "ruby_tls": 4096, "ruby_vms": 4096}
 _FEW = {
+    **_ANY,
     "reported_pids": 1024,
     "pid_events": 1024,
     "followed_pids": 4096,
@@ -67,8 +74,9 @@ class Profiler:
     """Samples processes while it is entered.
 
     `pids` are the processes, `rate` is samples a second of CPU time of each thread, `all_processes` takes
-    everything that runs on the machine. Processes that a profiled one forks are profiled too unless
-    `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
+    everything that runs on the machine, kernel threads and (but for `include_self`) this process excepted: a
+    process is registered when it is first sampled. Processes that a profiled one forks are profiled too
+    unless `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
     can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name,
     `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
     `unwinder` is "walker" (up to 2600 frames a stack) or "chain" (the frozen ABI's 128 frames and 29 tail
@@ -87,6 +95,7 @@ class Profiler:
         pids: Iterable[int] = (),
         *,
         all_processes: bool = False,
+        include_self: bool = False,
         rate: int = 99,
         children: bool = True,
         debug_tracer: bool = False,
@@ -98,18 +107,22 @@ class Profiler:
         if rate < 1:
             raise ValueError(f"a rate of {rate} Hz: it must be 1 or more")
         self._pids = tuple(pids)
+        if all_processes and self._pids:
+            raise ValueError("give processes, or all_processes, one of them")
         self._all = all_processes
+        self._include_self = include_self
         self._rate = rate
         self._children = children
         self._debug = debug_tracer
         self._flavour = flavour
         self._unwinder = unwinder
         self._max_frames = max_frames
-        self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
+        self._sizes = {**(_ALL if all_processes else _FEW), **(map_sizes or {})}
         self._stack = ExitStack()
-        self._read = self._malformed = self._truncated = 0
+        self._read = self._malformed = self._truncated = self._unfinished = 0
         self._failed: Tally[str] = Tally()
         self._counters: dict[Counter, int] = {}
+        self._tables: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
@@ -140,7 +153,13 @@ class Profiler:
             self._reports = stack.enter_context(PerfBuffer(maps["report_events"], pages=1))
             self._timer.watch(self._traces.fileno())
             self._timer.watch(self._reports.fileno())
-            self._tracker = ProcessTracker(self._collection, children=self._children, everything=self._all)
+            self._tracker = ProcessTracker(
+                self._collection,
+                children=self._children,
+                everything=self._all,
+                without=() if self._include_self or not self._all else (os.getpid(),),
+                limits=limits_by_descriptors() if self._all else Limits(),
+            )
             stack.callback(self._tracker.close)
             self._assembler = Assembler(self._tracker, maps.get("kernel_stackmap"))
             self._ticks = stack.enter_context(Ticks(entry_of(self._collection), self._rate))
@@ -204,13 +223,7 @@ class Profiler:
             )
         if self._assembler.kernel_symbols.reason:
             found.append(f"kernel functions have no names: {self._assembler.kernel_symbols.reason}")
-        for pid, process in self._tracker.known.items():
-            if process.refusal is not None:
-                found.append(f"pid {pid}: {process.refusal}; native frames only")
-            elif process.ruby is None:
-                found.append(f"pid {pid}: {NO_RUBY}")
-            else:
-                found += [f"pid {pid}: {note}" for note in process.ruby.notes]
+        found += self._tracker.notes()
         return tuple(found)
 
     @property
@@ -298,7 +311,8 @@ class Profiler:
             else:
                 samples.extend(fresh)
             if time.monotonic() > end:
-                return samples, wait
+                self._unfinished += 1
+                return samples, 0.0
 
     def _pace(self) -> float:
         """Return the seconds until the next look at the rings, and set the timer to it."""
@@ -325,6 +339,8 @@ class Profiler:
     def stats(self) -> Totals:
         """Counts so far; see Totals."""
         counters = self.counters
+        if self._open:
+            self._tables = self._tracker.pressure()
         failed = dict(self._failed)
         for reason, which in (
             ("process not registered yet", Counter.UNKNOWN_PID),
@@ -340,6 +356,8 @@ class Profiler:
             lost=counters.get(Counter.OUTPUT_FAILED, 0),
             truncated=self._truncated,
             failed=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0]))),
+            unfinished=self._unfinished,
+            **self._tables,
         )
 
     def close(self) -> None:
@@ -347,7 +365,7 @@ class Profiler:
         if self._open:
             with suppress(RubyUnwindError):  # in a forked child nothing of this is ours
                 self._ticks.close()
-                _ = self.counters
+                _ = self.stats
             self._notes, self._runtimes = self.notes, self.runtimes
         self._stack.close()
 

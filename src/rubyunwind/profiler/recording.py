@@ -74,8 +74,8 @@ class Recording:
     it is being set up: an exception from a signal handler then undoes everything, the command has not run.
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
-    then says why and what that costs. `debug_tracer` and `unwinder` (see Profiler) are for BPF; with an
-    `unwinder` there is no fallback.
+    then says why and what that costs. `all_processes` needs BPF; `debug_tracer` and `unwinder` (see Profiler)
+    are for it, and with an `unwinder` there is no fallback.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Recording:
         command: Sequence[str] | None = None,
         rate: int = 99,
         children: bool = True,
+        all_processes: bool = False,
         debug_tracer: bool = False,
         backend: str = "auto",
         unwinder: str | None = None,
@@ -95,8 +96,11 @@ class Recording:
         self._unwinder = unwinder
         self._pids = tuple(pids)
         self._words = list(command) if command is not None else None
-        if bool(self._pids) == bool(self._words):
-            raise ValueError("give processes or a command to record, one of them")
+        self._all = all_processes
+        if bool(self._pids) + bool(self._words) + self._all != 1:
+            raise ValueError("give processes, all of them, or a command to record, one of these")
+        if self._all and backend == "user":
+            raise ValueError("all processes are recorded by BPF programs, and the user backend has none")
         self._children = children
         self._debug = debug_tracer
         self._backend = backend
@@ -111,6 +115,8 @@ class Recording:
     def _title(self) -> str:
         if self._words:
             return shlex.join(self._words)
+        if self._all:
+            return "all processes"
         return ", ".join(f"pid {pid}" for pid in self._pids)
 
     def __enter__(self) -> Recording:
@@ -136,6 +142,7 @@ class Recording:
                 with ExitStack() as undo:
                     bpf = Profiler(
                         self._pids,
+                        all_processes=self._all,
                         rate=self.profile.rate,
                         children=self._children,
                         debug_tracer=self._debug,
@@ -149,7 +156,7 @@ class Recording:
                 return profiler
             except RubyUnwindError as error:
                 reason = why_refused(error)
-                if self._backend == "bpf" or self._unwinder is not None or not reason:
+                if self._backend == "bpf" or self._unwinder is not None or self._all or not reason:
                     raise
                 self.fallback = reason
         user = exits.enter_context(UserProfiler(self._pids, rate=self.profile.rate, children=self._children))
@@ -201,13 +208,14 @@ def record(
     pid: int | None = None,
     *,
     command: Sequence[str] | None = None,
+    all_processes: bool = False,
     duration: float | None = None,
     rate: int = 99,
     children: bool = True,
     backend: str = "auto",
     unwinder: str | None = None,
 ) -> Profile:
-    """Record one process, or a command that is started for it, and return the profile. See Recording.
+    """Record one process, all, or a command that is started for it, and return the profile. See Recording.
 
     Ends after `duration` seconds, or when the process ends. A command that still runs then goes on.
     Raises AttachError, CommandError, BpfError, NotSupported.
@@ -217,6 +225,7 @@ def record(
         command=command,
         rate=rate,
         children=children,
+        all_processes=all_processes,
         backend=backend,
         unwinder=unwinder,
     ) as recording:
