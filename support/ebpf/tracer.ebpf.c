@@ -129,7 +129,7 @@ INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id
 
 SEC("perf_event")
 int native_tracer_entry(struct bpf_perf_event_data *ctx) {
-  u64 id = bpf_get_current_pid_tgid();
+  u64 id = current_ids();
   if (!begin_sample(ctx, id))
     return 0;
   PerCPURecord *record = get_per_cpu_record();
@@ -351,7 +351,7 @@ __attribute__((noinline)) int take_steps(void) {
 
 /* begin_walk begins a trace; false if there is none to be taken, or no user frame in it. */
 INLINE bool begin_walk(struct bpf_perf_event_data *ctx, Walk *walk) {
-  u64 id = bpf_get_current_pid_tgid();
+  u64 id = current_ids();
   if (!begin_sample(ctx, id) || !walk_of_this_cpu(walk))
     return false;
   WalkRecord *record = (WalkRecord *)walk->record;
@@ -419,8 +419,8 @@ int native_tracer_walker_loop(struct bpf_perf_event_data *ctx) {
 
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct raw_tracepoint_args *ctx) {
-  u32 pid = bpf_get_current_pid_tgid() >> 32;
-  if (!is_last_thread())
+  u32 pid = current_ids() >> 32;
+  if (!pid || !is_last_thread()) /* 0: user space does not see it */
     return 0;
   stop_following(pid);
   bpf_map_delete_elem(&reported_pids, &pid);
@@ -432,8 +432,8 @@ int process_exit(struct raw_tracepoint_args *ctx) {
 /* After exec nothing of what user space knows about a process holds. */
 SEC("raw_tp/sched_process_exec")
 int process_exec(struct raw_tracepoint_args *ctx) {
-  u32 pid = bpf_get_current_pid_tgid() >> 32;
-  u32 *flags = map_element(&followed_pids, pid);
+  u32 pid = current_ids() >> 32;
+  u32 *flags = pid ? map_element(&followed_pids, pid) : NULL;
   if (flags)
     *flags &= ~(u32)(FOLLOW_FROM_EXEC | FOLLOW_NEVER);
   if (pid_information_exists(pid))
@@ -448,17 +448,18 @@ int process_exec(struct raw_tracepoint_args *ctx) {
  */
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct raw_tracepoint_args *ctx) {
-  u32 parent = bpf_get_current_pid_tgid() >> 32;
+  u32 parent = current_ids() >> 32;
   u32 flags = 0;
+  if (!parent)
+    return 0;
   const u32 *parent_flags = map_element(&followed_pids, parent);
   if (parent_flags)
     flags = *parent_flags & ~(u32)FOLLOW_NEVER;
   if (!flags && !map_element(&ruby_procs, parent))
     return 0;
-  u32 pid = 0;
-  u32 tgid = 0;
-  ids_of((const void *)ctx->args[1], &pid, &tgid);
-  if (pid != tgid) /* a thread */
+  u64 ids = ids_of((const void *)ctx->args[1]);
+  u32 pid = ids >> 32;
+  if (!pid || pid != (u32)ids) /* not seen, or a thread */
     return 0;
   if (flags) {
     if (!(flags & FOLLOW_CHILDREN))

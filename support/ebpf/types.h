@@ -703,6 +703,14 @@ typedef struct WalkerConfig {
   u32 max_frames; /* in a trace, at most MAX_DEEP_FRAMES; 0: as many */
 } WalkerConfig;
 
+/*
+ * The pid namespace whose process ids are used everywhere: its inode number, as in
+ * /proc/PID/ns/pid; 0: the initial one.
+ */
+typedef struct PIDNamespace {
+  u32 inode;
+} PIDNamespace;
+
 /* Offsets in the kernel's task_struct of the ids of the thread and of its process. */
 typedef struct TaskOffsets {
   u32 pid;

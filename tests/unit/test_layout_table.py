@@ -67,6 +67,7 @@ BOTH = {
         "pages_count 44 4",
     ),
     "WalkerConfig": (4, "max_frames 0 4"),
+    "PIDNamespace": (4, "inode 0 4"),
     "TaskOffsets": (8, "pid 0 4, tgid 4 4"),
     "RubyVMInfo": (
         24,

@@ -20,6 +20,7 @@ __all__ = [
     "OffsetRange",
     "PHPProcInfo",
     "PHPUnwindState",
+    "PIDNamespace",
     "PIDPage",
     "PIDPageMappingInfo",
     "PerCPURecord",
@@ -385,6 +386,16 @@ class WalkerConfig(Struct):
 
     __slots__ = ()
     max_frames: int = 0
+
+
+class PIDNamespace(Struct):
+    """Value of pid_namespace (beside the frozen ABI): whose process ids the programs use.
+
+    That is the inode number of /proc/PID/ns/pid; 0 is the initial one.
+    """
+
+    __slots__ = ()
+    inode: int = 0
 
 
 class TaskOffsets(Struct):

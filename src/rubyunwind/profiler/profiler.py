@@ -20,7 +20,6 @@ from rubyunwind.profiler.limits import Limits, limits_by_descriptors
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
-from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
 from rubyunwind.profiler.tracer import entry_of, load_tracer, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
@@ -133,7 +132,6 @@ class Profiler:
     def __enter__(self) -> Profiler:
         if self._resource is not None:
             raise LifetimeError("this Profiler was entered before; make a new one for another recording")
-        require_initial_pid_namespace()
         self._resource = Resource("the Profiler", lambda: None)
         with ExitStack() as stack:
             stack.callback(self._resource.close)
