@@ -223,9 +223,26 @@ def test_a_report_of_a_known_process_is_handled_at_once_and_lets_the_next_one_th
     tracker, collection = make()
     tracker.add(5)
     collection.report(5)
+    world.changing.add(5)
     tracker.run()
     assert world.count("sync", 5) == 2
     assert not any(collection.maps[name] for name in ("inhibit_events", "pid_events", "reported_pids"))
+
+
+def test_a_report_that_nothing_has_come_of_is_let_through_again_at_the_next_look(world: World) -> None:
+    """As from code that is in no file: each sample of it says so."""
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.add(5)
+    looks, reports = world.count("sync", 5), 0
+    for _ in range(1000):  # ten seconds
+        if (5).to_bytes(4, "little") not in collection.maps["reported_pids"]:
+            collection.report(5)
+            reports += 1
+        tracker.run()
+        world.now += 0.01
+    assert 10 <= reports <= 20
+    assert world.count("sync", 5) - looks <= 40
 
 
 def test_an_announced_process_is_looked_at_when_its_exec_is_reported(world: World) -> None:

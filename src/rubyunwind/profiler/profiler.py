@@ -16,7 +16,9 @@ from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.guard import Guard
 from rubyunwind.profiler.limits import Limits, limits_by_descriptors
+from rubyunwind.profiler.map_sizes import FOR_A_FEW, FOR_ALL, trace_pages
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
@@ -32,31 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Profiler"]
 
-# Map sizes, where not those of the object: for a machine with more Rubies than the ABI thinks of (1024
-# processes of 32 builds), and for a few processes.
-_ANY = {
-    "interpreter_offsets": 1024,
-    "interpreter_cold_offsets": 1024,
-}
-_ALL = {**_ANY, "ruby_procs": 4096, "ruby_tls": 4096, "ruby_vms": 4096}
-_FEW = {
-    **_ANY,
-    "reported_pids": 1024,
-    "pid_events": 1024,
-    "followed_pids": 4096,
-    "kernel_stackmap": 2048,
-    "stack_delta_page_to_info": 16384,
-    "ruby_procs": 256,
-    "ruby_tls": 256,
-    "ruby_vms": 256,
-    "flat_rows": 1 << 19,
-    "flat_pages": 1 << 17,
-    **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},
-}
-
-# For each CPU, in pages: a ring of a megabyte holds sixteen of the largest traces. Less on many CPUs.
-_TRACE_PAGES = ((8, 256), (32, 128))
-_FEWEST_PAGES = 64
 # Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked
 # for): a wake-up for each would cost the sampled program several microseconds.
 _NO_WAKE_UPS = 1 << 20
@@ -85,6 +62,8 @@ class Profiler:
     old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
     says so. It is entered once; use before that, after `close` or in a forked child is a LifetimeError, but
     `stats`, `counters`, `notes` and `runtimes` stay after the close.
+
+    `close` may be called from any thread, and ends a `poll` of another one; nothing else is for several.
     """
 
     backend = "bpf"
@@ -116,7 +95,7 @@ class Profiler:
         self._flavour = flavour
         self._unwinder = unwinder
         self._max_frames = max_frames
-        self._sizes = {**(_ALL if all_processes else _FEW), **(map_sizes or {})}
+        self._sizes = {**(FOR_ALL if all_processes else FOR_A_FEW), **(map_sizes or {})}
         self._stack = ExitStack()
         self._read = self._malformed = self._truncated = self._unfinished = 0
         self._failed: Tally[str] = Tally()
@@ -125,6 +104,7 @@ class Profiler:
         self._notes: tuple[str, ...] = ()
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
+        self._guard = Guard("the Profiler", self._check_resource, self._release)
         self._due = self._hurry_until = 0.0
         self._unnamed = 0
         self._period = _PERIOD
@@ -132,18 +112,19 @@ class Profiler:
     def __enter__(self) -> Profiler:
         if self._resource is not None:
             raise LifetimeError("this Profiler was entered before; make a new one for another recording")
-        self._resource = Resource("the Profiler", lambda: None)
-        with ExitStack() as stack:
-            stack.callback(self._resource.close)
+        self._resource = resource = Resource("the Profiler", lambda: None)
+        with self._guard.use(), ExitStack() as stack:
+            stack.callback(resource.close)
             self._collection = stack.enter_context(self._load())
             maps = self._collection.maps
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
+            self._guard.wake = self._timer.wake
             self._traces = stack.enter_context(
                 PerfBuffer(
                     maps["trace_events"],
-                    pages=_trace_pages(len(online_cpus())),
+                    pages=trace_pages(len(online_cpus())),
                     wakeup_events=_NO_WAKE_UPS,
                     grouped=True,
                 )
@@ -176,7 +157,7 @@ class Profiler:
             spec, unwinder=self._unwinder, max_frames=self._max_frames, max_entries=self._sizes
         )
 
-    def _check(self) -> None:
+    def _check_resource(self) -> None:
         """Raise LifetimeError unless the profiler is entered, not closed, and this is no forked child."""
         if self._resource is None:
             raise LifetimeError("this Profiler is not entered yet: use it in a `with` block")
@@ -189,13 +170,13 @@ class Profiler:
         """
         from rubyunwind.process.identity import check_attachable
 
-        self._check()
-        check_attachable(pid)
-        if from_exec:
-            # Now, while it waits: later the read would keep us from its first mappings.
-            self._assembler.kernel_symbols.load()
-            self._tracker.expect(expected)
-        self._tracker.follow(pid, from_exec=from_exec)
+        with self._guard.use():
+            check_attachable(pid)
+            if from_exec:
+                # Now, while it waits: later the read would keep us from its first mappings.
+                self._assembler.kernel_symbols.load()
+                self._tracker.expect(expected)
+            self._tracker.follow(pid, from_exec=from_exec)
 
     @property
     def _open(self) -> bool:
@@ -204,7 +185,7 @@ class Profiler:
     @property
     def collection(self) -> Collection:
         """The loaded maps and programs; it belongs to the profiler."""
-        self._check()
+        self._guard.check()
         return self._collection
 
     @property
@@ -232,36 +213,48 @@ class Profiler:
     @property
     def running(self) -> bool:
         """Whether any profiled process still runs."""
-        return self._open and (self._all or bool(self._tracker.processes))
+        return self._open and not self._guard.closing and (self._all or bool(self._tracker.processes))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do. Borrowed."""
-        self._check()
+        self._guard.check()
         return self._timer.fileno()
 
     def poll(self, timeout: float = 0.1) -> Samples:
         """Wait up to `timeout` seconds for work, do it, and return the samples that came: a sequence."""
-        self._check()
-        self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
-        return self._work()
+        with self._guard.use():
+            self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
+            return Samples() if self._guard.closing else self._work()
 
     def samples(self, duration: float | None = None) -> Iterator[Sample]:
         """Yield samples for `duration` seconds, or until every profiled process has ended."""
-        self._check()
+        self._guard.check()
         end = None if duration is None else time.monotonic() + duration
         while self.running:
             left = 1.0 if end is None else end - time.monotonic()
             if left <= 0:
                 break
-            yield from self.poll(left)
-        if self._open:  # the reader of the samples may have closed us
+            try:
+                samples = self.poll(left)
+            except LifetimeError:
+                if not self._guard.closing:
+                    raise
+                return  # another thread was quicker
+            yield from samples
+        if self._open and not self._guard.closing:  # the reader of the samples may have closed us
             yield from self.stop()
 
     def stop(self) -> Samples:
-        """Stop sampling and return what was still on its way. The profiler stays readable until closed."""
-        self._check()
-        self._ticks.close()
-        return self._work()
+        """Stop sampling, until `start`, and return what was still on its way."""
+        with self._guard.use():
+            self._ticks.close()
+            return self._work()
+
+    def start(self) -> None:
+        """Sample again after `stop`; it samples from when it is entered. Raises BpfError."""
+        with self._guard.use():
+            self._tracker.run()  # what has come and gone meanwhile
+            self._ticks.start()
 
     def _work(self) -> Samples:
         self._timer.clear()
@@ -359,15 +352,16 @@ class Profiler:
         )
 
     def close(self) -> None:
-        """Stop and release everything. Closing twice is harmless."""
+        """Stop and release everything, once a `poll` that is on its way has ended. Twice is harmless."""
+        if self._open and self._resource is not None and self._resource.here:
+            self._guard.close()
+        else:
+            self._stack.close()
+
+    def _release(self) -> None:
         if self._open:
-            with suppress(RubyUnwindError):  # in a forked child nothing of this is ours
+            with suppress(RubyUnwindError):
                 self._ticks.close()
                 _ = self.stats
             self._notes, self._runtimes = self.notes, self.runtimes
         self._stack.close()
-
-
-def _trace_pages(cpus: int) -> int:
-    """Return the size of each CPU's ring in pages."""
-    return next((pages for most, pages in _TRACE_PAGES if cpus <= most), _FEWEST_PAGES)

@@ -53,9 +53,13 @@ class Reports:
         for pid in sorted(self._waiting, key=urgency):
             del self._waiting[pid]
             if look(pid):
-                self._maps["reported_pids"].pop(_key(pid), None)
+                self.let_through(pid)
             if time.monotonic() > end:
                 break
+
+    def let_through(self, pid: int) -> None:
+        """Have a process reported again as soon as there is something to say of it."""
+        self._maps["reported_pids"].pop(_key(pid), None)
 
     def drop_all_but(self, running: Container[int]) -> None:
         """Let go of pids that no process has any more."""

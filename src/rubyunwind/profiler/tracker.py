@@ -76,6 +76,7 @@ class ProcessTracker:
         self._ended: dict[int, ProfiledProcess] = {}
         self._due: dict[int, tuple[float, float]] = {}
         self._leaving: dict[int, tuple[float, float]] = {}  # that are to be unfollowed, and when to look
+        self._muted: set[int] = set()  # that are not reported before the next look
         self._reports = Reports(self._maps)
         self._sweep_due = time.monotonic() + _SWEEP
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
@@ -219,8 +220,12 @@ class ProcessTracker:
     def _handle_report(self, pid: int) -> bool:
         """Look at a process that was reported; False if it is not to be reported again for a while."""
         if pid in self._processes:
-            self._sync(pid, _SOONEST)
-            if pid in self._processes or not self._everything:
+            changed = self._sync(pid, self._due.get(pid, (0.0, _SOONEST))[1])
+            if pid in self._processes:
+                # Code that is in no file is met again at each sample: not before the next look, then.
+                self._muted |= set() if changed else {pid}
+                return changed
+            if not self._everything:
                 return True  # else another one may have its pid already
         if not self._wanted(pid):
             return False
@@ -256,6 +261,9 @@ class ProcessTracker:
         """Look at a process that is due. Among all that run, one that sleeps is not worth it."""
         process = self._processes[pid]
         due, _ = self._due[pid]
+        if pid in self._muted:
+            self._muted.discard(pid)
+            self._reports.let_through(pid)
         if self._everything and wait >= _LATEST and process.sampled < due - wait:
             self._schedule(pid, wait)
         else:
@@ -265,7 +273,8 @@ class ProcessTracker:
         """Whether a process that was reported belongs to what is profiled: the kernel side follows forks."""
         return self._everything or pid in self._maps["followed_pids"]
 
-    def _sync(self, pid: int, wait: float) -> None:
+    def _sync(self, pid: int, wait: float) -> bool:
+        """Look at a process and drop it if it has ended; whether anything in it has changed."""
         process = self._processes[pid]
         began = time.monotonic()
         try:
@@ -277,9 +286,10 @@ class ProcessTracker:
             _log.debug("pid %d: %s", pid, error)
             self._no_room += isinstance(error, BpfError)
             self._end(pid)
-            return
+            return True
         wait = _SOONEST if changed else min(wait * 2, _LATEST)
         self._schedule(pid, max(wait, _PAUSE * (time.monotonic() - began)))
+        return changed
 
     def _note_runtime(self, process: ProfiledProcess) -> None:
         if process.ruby is not None:
@@ -291,6 +301,7 @@ class ProcessTracker:
     def _end(self, pid: int) -> None:
         process = self._processes.pop(pid)
         self._due.pop(pid, None)
+        self._muted.discard(pid)
         self._ended.pop(pid, None)
         self._ended[pid] = process
         process.ended = time.monotonic()
