@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, cast
 
 import pytest
@@ -70,7 +71,7 @@ class Process:
         self.symbolizer: Symbolizer | None = Symbolizer()
         self.interpreter: InterpreterLoop | None = InterpreterLoop(LIBRUBY, 0x100, 0x1FF)
         self.container: str | None = None
-        self.sampled = 0.0
+        self.sampled = self.ended = 0.0
 
 
 class Tracker:
@@ -312,3 +313,32 @@ def test_kernel_frames_inside_the_record_come_first(bench: Bench) -> None:
     inline = [Frame(addr_or_line=address, kind=FrameMarker.KERNEL) for address in (1, 2)]
     flags = WHOLE | TraceFlag.KERNEL_INLINE
     assert bench.names(*inline, native(0x50), flags=flags) == ["k1", "k2", "f50"]
+
+
+def test_a_sample_has_the_container_of_its_process(bench: Bench) -> None:
+    assert bench.sample(native(1)).container is None
+    bench.tracker.process.container = "c0ffee"
+    assert bench.sample(native(1)).container == "c0ffee"
+    assert bench.sample(native(1), pid=9).container is None  # nobody knows it
+
+
+def test_what_was_named_of_a_process_goes_with_it(bench: Bench) -> None:
+    bench.sample(ruby(0xA))
+    bench.sample(native(1), ruby(0xB))
+    assert [len(stacks) for stacks in bench.assembler._stacks.values()] == [2]
+    bench.sample(ruby(0xA), pid=9)  # of an unknown process nothing is kept
+    assert len(bench.assembler._stacks) == 1
+    bench.tracker.by_pid.clear()
+    bench.tracker.process = Process()
+    gc.collect()
+    assert len(bench.assembler._stacks) == 0
+
+
+def test_looking_sooner_is_for_what_still_runs(bench: Bench) -> None:
+    assert bench.tracker.process.symbolizer is not None
+    bench.tracker.process.symbolizer.ruby_frame = lambda *_: Named("unknown", "[gone]")  # type: ignore[method-assign]
+    bench.sample(ruby(0xA))
+    assert bench.assembler.unnamed == 1
+    bench.tracker.process.ended = 1.0
+    bench.sample(ruby(0xB))
+    assert bench.assembler.unnamed == 1

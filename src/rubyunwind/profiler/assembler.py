@@ -235,7 +235,8 @@ class Assembler:
         symbolizer = process.symbolizer
         before = symbolizer.replaced
         frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry)
-        self.unnamed += frame.kind == "unknown" or symbolizer.replaced != before
+        # Of one that has ended nothing can be had by looking sooner.
+        self.unnamed += not process.ended and (frame.kind == "unknown" or symbolizer.replaced != before)
         return frame
 
     def _cfunc(self, item: Step, process: ProfiledProcess | None, caller: Frame | None) -> Frame:

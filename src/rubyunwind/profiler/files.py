@@ -7,6 +7,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rubyunwind.elf.deltas import load_stack_deltas
@@ -16,6 +17,7 @@ from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.profiler.sample import Frame
+from rubyunwind.ruby.image import may_define_ruby
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +51,11 @@ class MappedFile:
     def deltas(self) -> StackDeltas:
         """Return the file's unwind rows, from the disk cache when they are there. Raises DecodeError."""
         return load_stack_deltas(self.elf)
+
+    @cached_property
+    def may_define_ruby(self) -> bool:
+        """Whether Ruby's version is among its names."""
+        return may_define_ruby(self.elf)
 
     def frame(self, address: int) -> Frame:
         """Return the native frame for an ELF virtual address."""

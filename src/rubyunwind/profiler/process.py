@@ -123,6 +123,8 @@ class ProfiledProcess:
             self._restart()
         if self.identity is not None:
             self.container = container_of(self.pid)
+            if self._seen and not self._ruby_is_early() and not self._image.changed():
+                return False
         mappings = self._image.mappings()
         code = [mapping for mapping in mappings if is_code(mapping)]
         self.left_out = max(0, len(code) - _MOST_CODE)
@@ -270,7 +272,14 @@ class ProfiledProcess:
         """Whether Ruby was found so early in its start that not everything could be read yet."""
         return self.ruby is not None and (self.ruby.check.result == "early" or self.ruby.tls is None)
 
+    def _may_be_ruby(self) -> bool:
+        """Whether any file is worth a closer look; what most processes map was looked at for another one."""
+        files = (self._files.open(self._image, mapping) for mapping in self._seen)
+        return bool(self._context) or any(file is None or file.may_define_ruby for file in files)
+
     def _find_ruby(self, mappings: list[Mapping]) -> bool:
+        if self.ruby is None and not self._may_be_ruby():
+            return False
         try:
             ruby = find_ruby(
                 self.pid,

@@ -33,7 +33,7 @@ class Reports:
         # Re-arm first: what comes while we read is then announced again, not forgotten.
         self._maps["inhibit_events"].pop(_GENERIC_PID, None)
         events = self._maps["pid_events"]
-        for key in list(events):
+        for key in list(iter(events)):  # a list of the map itself would count it first, call by call
             events.pop(key, None)
             self._waiting[int.from_bytes(key, "little")] = None
 
@@ -64,7 +64,7 @@ class Reports:
     def drop_all_but(self, running: Container[int]) -> None:
         """Let go of pids that no process has any more."""
         reported = self._maps["reported_pids"]
-        for key in list(reported):
+        for key in list(iter(reported)):
             if int.from_bytes(key, "little") not in running:
                 reported.pop(key, None)
 

@@ -41,6 +41,8 @@ _LONGEST = 0.1
 _PAUSE = 20
 
 _log = logging.getLogger(__name__)
+# Nothing is said to those who have not set up logging: notes and stats say it, too.
+logging.getLogger("rubyunwind").addHandler(logging.NullHandler())
 
 
 class ProcessTracker:
