@@ -8,7 +8,16 @@ __all__ = ["FOR_ALL", "FOR_A_FEW", "trace_pages"]
 # The ABI thinks of 32 builds of Ruby, and of 1024 processes.
 _BUILDS = {"interpreter_offsets": 1024, "interpreter_cold_offsets": 1024}
 
-FOR_ALL = {**_BUILDS, "ruby_procs": 4096, "ruby_tls": 4096, "ruby_vms": 4096}
+FOR_ALL = {
+    **_BUILDS,
+    "ruby_procs": 4096,
+    "ruby_tls": 4096,
+    "ruby_vms": 4096,
+    # Compilers and browsers have a hundred megabytes of code each. 48 MB of memory, and room for 8 million
+    # rows and a gigabyte of code.
+    "flat_rows": 1 << 22,
+    "flat_pages": 1 << 21,
+}
 """Entries of maps by name, for whatever runs on a machine."""
 
 FOR_A_FEW = {
