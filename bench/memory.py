@@ -14,7 +14,9 @@ from target import ROOT, Ruby, stay_apart
 
 from rubyunwind.bpf.collection import Collection
 from rubyunwind.bpf.compound_maps import MapOfMaps
-from rubyunwind.profiler.profiler import _TRACE_PAGES, Profiler
+from rubyunwind.profiler.map_sizes import trace_pages
+from rubyunwind.profiler.profiler import Profiler
+from rubyunwind.profiler.ticks import online_cpus
 
 __all__ = ["measure"]
 
@@ -89,7 +91,7 @@ def _kernel(ruby: Ruby) -> list[Row]:
                         rows += inner.memory_bytes()
                         files += 1
         programs = sum(program.stats().jited_bytes for program in collection.programs.values())
-        rings = (_TRACE_PAGES + 1 + 2) * profiler._traces.rings * mmap.PAGESIZE
+        rings = (trace_pages(len(online_cpus())) + 1 + 2) * profiler._traces.rings * mmap.PAGESIZE
     largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
     named = ", ".join(f"{name} {size / 2**20:.1f}" for name, size in largest)
     return [

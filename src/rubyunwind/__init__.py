@@ -24,11 +24,13 @@ from rubyunwind.errors import (
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.features import features
+    from rubyunwind.bpf.lifetime import LifetimeError
     from rubyunwind.bpf.spec import load_collection_spec
     from rubyunwind.profiler.off_cpu import OffCPU
     from rubyunwind.profiler.profiler import Profiler
     from rubyunwind.profiler.recording import Profile, Recording, record
-    from rubyunwind.profiler.sample import Sample
+    from rubyunwind.profiler.sample import Sample, Totals
+    from rubyunwind.profiler.samples import Samples
     from rubyunwind.profiler.snapshot import snapshot
     from rubyunwind.profiler.user_profiler import UserProfiler
 
@@ -38,6 +40,7 @@ __all__ = [
     "AttachError",
     "BpfError",
     "DecodeError",
+    "LifetimeError",
     "NotSupported",
     "OffCPU",
     "Profile",
@@ -45,6 +48,8 @@ __all__ = [
     "Recording",
     "RubyUnwindError",
     "Sample",
+    "Samples",
+    "Totals",
     "UnsupportedRuby",
     "UserProfiler",
     "__version__",
@@ -57,11 +62,14 @@ __all__ += abi.__all__
 
 # Public names that cost something to import, and the modules they live in.
 _LAZY = {
+    "LifetimeError": "rubyunwind.bpf.lifetime",
     "OffCPU": "rubyunwind.profiler.off_cpu",
     "Profile": "rubyunwind.profiler.recording",
     "Profiler": "rubyunwind.profiler.profiler",
     "Recording": "rubyunwind.profiler.recording",
     "Sample": "rubyunwind.profiler.sample",
+    "Samples": "rubyunwind.profiler.samples",
+    "Totals": "rubyunwind.profiler.sample",
     "UserProfiler": "rubyunwind.profiler.user_profiler",
     "features": "rubyunwind.bpf.features",
     "load_collection_spec": "rubyunwind.bpf.spec",

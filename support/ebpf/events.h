@@ -37,10 +37,10 @@ INLINE bool pid_information_exists(u32 pid) {
 /* is_followed says whether a process is to be sampled: all are, unless user space has named some.
  */
 INLINE bool is_followed(u32 pid) {
-  if (!map_element(&followed_pids, 0))
-    return true;
   const u32 *flags = map_element(&followed_pids, pid);
-  return flags && !(*flags & FOLLOW_FROM_EXEC);
+  if (flags)
+    return !(*flags & (FOLLOW_FROM_EXEC | FOLLOW_NEVER));
+  return !map_element(&followed_pids, 0);
 }
 
 /*

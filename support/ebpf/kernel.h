@@ -58,10 +58,31 @@ struct signal_struct {
   struct thread_count live;
 } KERNEL_STRUCT;
 
+/* A process's id in each pid namespace that sees it, the initial one (level 0) first. */
+struct ns_common {
+  u32 inum;
+} KERNEL_STRUCT;
+
+struct pid_namespace {
+  struct ns_common ns;
+} KERNEL_STRUCT;
+
+struct upid {
+  s32 nr;
+  struct pid_namespace *ns;
+} KERNEL_STRUCT;
+
+struct pid {
+  u32 level;
+  struct upid numbers[1];
+} KERNEL_STRUCT;
+
 struct task_struct {
   u32 __state; /* 5.14; `state` before */
   u32 flags;
   s32 pid, tgid;
+  struct task_struct *group_leader;
+  struct pid *thread_pid;
   void *stack;
   struct signal_struct *signal;
   struct thread_struct thread;

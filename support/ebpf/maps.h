@@ -194,6 +194,10 @@ OFF_CPU_TRACES(off_cpu_traces_many, 64, MAX_DEEP_FRAMES);
 /* Which processes are sampled, if not all; FollowFlag bits. */
 HASH_MAP(followed_pids, BPF_MAP_TYPE_HASH, 65536, u32, u32);
 
+#ifndef RUBYUNWIND_LEGACY
+HASH_MAP(pid_namespace, BPF_MAP_TYPE_ARRAY, 1, u32, PIDNamespace);
+#endif
+
 /* What the legacy flavour has to know of task_struct beside what system_config holds. */
 HASH_MAP(task_offsets, BPF_MAP_TYPE_ARRAY, 1, u32, TaskOffsets);
 

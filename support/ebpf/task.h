@@ -43,13 +43,15 @@ INLINE bool is_last_thread(void) {
 /* That look is also what takes it out of followed_pids, once nothing of it runs. */
 INLINE void stop_following(u32 pid) { (void)pid; }
 
-INLINE void ids_of(const void *task, u32 *pid, u32 *tgid) {
+INLINE u64 ids_of(const void *task) {
   const TaskOffsets *offsets = map_element(&task_offsets, 0);
   if (!offsets)
-    return;
-  *pid = task_word(task, offsets->pid);
-  *tgid = task_word(task, offsets->tgid);
+    return 0;
+  return (u64)(u32)task_word(task, offsets->tgid) << 32 | (u32)task_word(task, offsets->pid);
 }
+
+/* User space refuses to work in a pid namespace of its own. */
+INLINE u64 current_ids(void) { return bpf_get_current_pid_tgid(); }
 
 #else
 
@@ -96,11 +98,77 @@ INLINE bool is_last_thread(void) {
 /* The next process of that number is another one. */
 INLINE void stop_following(u32 pid) { bpf_map_delete_elem(&followed_pids, &pid); }
 
-/* The ids of a task: of the thread (which the kernel calls pid) and of its process (tgid). */
-INLINE void ids_of(const void *task, u32 *pid, u32 *tgid) {
-  const struct task_struct *of = task;
-  bpf_probe_read_kernel(pid, sizeof(*pid), &of->pid);
-  bpf_probe_read_kernel(tgid, sizeof(*tgid), &of->tgid);
+/* A kernel has at most 32 below the initial one (MAX_PID_NS_LEVEL of linux/pid_namespace.h). */
+enum { MAX_PID_LEVELS = 33 };
+
+/* The number that a struct pid has at a level, if that is in the namespace; else 0. */
+INLINE u32 number_at(const struct pid *pid, u32 level, u32 inode) {
+  struct upid number = {};
+  struct pid_namespace *namespace = NULL;
+  u32 found = 0;
+  /* include/linux/pid.h: struct upid is an int and a pointer, 16 bytes since 2.6.24. */
+  const struct upid *at = (const void *)((u64)&pid->numbers[0] + level * sizeof(*at));
+  if (bpf_probe_read_kernel(&number.nr, sizeof(number.nr), &at->nr) ||
+      bpf_probe_read_kernel(&namespace, sizeof(namespace), &at->ns) ||
+      bpf_probe_read_kernel(&found, sizeof(found), &namespace->ns.inum))
+    return 0;
+  return found == inode ? (u32)number.nr : 0;
+}
+
+/*
+ * The ids of a task as a pid namespace sees them: that of its process in the upper half, of the
+ * thread in the lower, as bpf_get_current_pid_tgid has them. 0 if it is not seen from there.
+ */
+INLINE u64 ids_in(const struct task_struct *task, u32 inode) {
+  struct task_struct *leader = NULL;
+  struct pid *thread = NULL;
+  struct pid *process = NULL;
+  u32 level = 0;
+  if (bpf_probe_read_kernel(&thread, sizeof(thread), &task->thread_pid) ||
+      bpf_probe_read_kernel(&leader, sizeof(leader), &task->group_leader) ||
+      bpf_probe_read_kernel(&process, sizeof(process), &leader->thread_pid) ||
+      bpf_probe_read_kernel(&level, sizeof(level), &thread->level))
+    return 0;
+  /* Innermost first: most of what is seen from a namespace is in it. */
+  for (u32 i = 0; i < MAX_PID_LEVELS; i++) {
+    u32 tid = number_at(thread, level, inode);
+    if (tid)
+      return (u64)number_at(process, level, inode) << 32 | tid;
+    if (level == 0)
+      break;
+    level--;
+  }
+  return 0;
+}
+
+/* The namespace that is asked for; 0: the initial one, of which the kernel tells directly. */
+INLINE u32 pid_namespace_inode(void) {
+  const PIDNamespace *namespace = map_element(&pid_namespace, 0);
+  return namespace ? namespace->inode : 0;
+}
+
+/* A global function, which the verifier looks at once. */
+__attribute__((noinline)) u64 ids_of_current_in(u32 inode) {
+  return ids_in((const struct task_struct *)bpf_get_current_task(), inode);
+}
+
+/* The ids of the current task; 0 for one that user space does not see, and for the idle task. */
+INLINE u64 current_ids(void) {
+  u32 inode = pid_namespace_inode();
+  return inode ? ids_of_current_in(inode) : bpf_get_current_pid_tgid();
+}
+
+/* The ids of another one, in the same form. */
+INLINE u64 ids_of(const void *of) {
+  const struct task_struct *task = of;
+  u32 inode = pid_namespace_inode();
+  if (inode)
+    return ids_in(task, inode);
+  s32 pid = 0;
+  s32 tgid = 0;
+  bpf_probe_read_kernel(&pid, sizeof(pid), &task->pid);
+  bpf_probe_read_kernel(&tgid, sizeof(tgid), &task->tgid);
+  return (u64)(u32)tgid << 32 | (u32)pid;
 }
 
 #endif

@@ -143,7 +143,7 @@ INLINE u32 begin_trace(struct bpf_perf_event_data *ctx, const Walk *walk, u64 id
 
 SEC("perf_event")
 int native_tracer_entry(struct bpf_perf_event_data *ctx) {
-  u64 id = bpf_get_current_pid_tgid();
+  u64 id = current_ids();
   if (!begin_sample(ctx, id))
     return 0;
   PerCPURecord *record = get_per_cpu_record();
@@ -381,7 +381,7 @@ INLINE void begin_steps(const Walk *walk, WalkRecord *record, u32 unwinder) {
 
 /* begin_walk begins a trace; false if there is none to be taken. */
 INLINE bool begin_walk(struct bpf_perf_event_data *ctx, u32 slot, Walk *walk) {
-  u64 id = bpf_get_current_pid_tgid();
+  u64 id = current_ids();
   if (!begin_sample(ctx, id) || !walk_of(slot, walk))
     return false;
   WalkRecord *record = (WalkRecord *)walk->record;
@@ -452,10 +452,11 @@ int native_tracer_walker_loop(struct bpf_perf_event_data *ctx) {
 
 SEC("raw_tp/sched_process_exit")
 int process_exit(struct raw_tracepoint_args *ctx) {
-  u32 pid = bpf_get_current_pid_tgid() >> 32;
-  if (!is_last_thread())
+  u32 pid = current_ids() >> 32;
+  if (!pid || !is_last_thread()) /* 0: user space does not see it */
     return 0;
   stop_following(pid);
+  bpf_map_delete_elem(&reported_pids, &pid);
   if (pid_information_exists(pid) && report_pid(ctx, pid, false))
     increment_metric(metricID_NumProcExit);
   return 0;
@@ -464,30 +465,34 @@ int process_exit(struct raw_tracepoint_args *ctx) {
 /* After exec nothing of what user space knows about a process holds. */
 SEC("raw_tp/sched_process_exec")
 int process_exec(struct raw_tracepoint_args *ctx) {
-  u32 pid = bpf_get_current_pid_tgid() >> 32;
-  u32 *flags = map_element(&followed_pids, pid);
+  u32 pid = current_ids() >> 32;
+  u32 *flags = pid ? map_element(&followed_pids, pid) : NULL;
   if (flags)
-    *flags &= ~(u32)FOLLOW_FROM_EXEC;
+    *flags &= ~(u32)(FOLLOW_FROM_EXEC | FOLLOW_NEVER);
   if (pid_information_exists(pid))
     report_pid(ctx, pid, false);
   return 0;
 }
 
-/* A child is followed like its parent, and announced before its first sample. args: parent, child.
+/*
+ * A child is followed like its parent, and announced before its first sample. Where all processes
+ * are sampled, that is done for what a Ruby forks: anything else is announced when it is sampled.
+ * args: parent, child.
  */
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct raw_tracepoint_args *ctx) {
-  u32 parent = bpf_get_current_pid_tgid() >> 32;
+  u32 parent = current_ids() >> 32;
   u32 flags = 0;
+  if (!parent)
+    return 0;
   const u32 *parent_flags = map_element(&followed_pids, parent);
   if (parent_flags)
-    flags = *parent_flags;
-  else if (!pid_information_exists(parent))
+    flags = *parent_flags & ~(u32)FOLLOW_NEVER;
+  if (!flags && !map_element(&ruby_procs, parent))
     return 0;
-  u32 pid = 0;
-  u32 tgid = 0;
-  ids_of((const void *)ctx->args[1], &pid, &tgid);
-  if (pid != tgid) /* a thread */
+  u64 ids = ids_of((const void *)ctx->args[1]);
+  u32 pid = ids >> 32;
+  if (!pid || pid != (u32)ids) /* not seen, or a thread */
     return 0;
   if (flags) {
     if (!(flags & FOLLOW_CHILDREN))

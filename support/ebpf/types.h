@@ -595,11 +595,13 @@ typedef enum Counter {
   NUM_COUNTERS = 22
 } Counter;
 
-/* Value of followed_pids, keyed by pid. Key 0: only processes that are in the map are sampled. */
+/* Value of followed_pids, keyed by pid. Key 0: only processes that are in the map are sampled;
+ * without it all are, but those that are in the map with FOLLOW_NEVER. */
 typedef enum FollowFlag {
   FOLLOW_PROCESS = 1,
-  FOLLOW_CHILDREN = 2, /* what it forks is followed in the same way */
-  FOLLOW_FROM_EXEC = 4 /* not before it executes another program */
+  FOLLOW_CHILDREN = 2,  /* what it forks is followed in the same way */
+  FOLLOW_FROM_EXEC = 4, /* not before it executes another program */
+  FOLLOW_NEVER = 8      /* nor what it forks for that reason */
 } FollowFlag;
 
 /* Where a thread keeps its execution context. Value of ruby_tls, keyed by pid. */
@@ -734,6 +736,13 @@ typedef struct OffCPUThread {
   u64 since; /* ktime */
   u32 room;  /* OffCPURoom */
 } OffCPUThread;
+/*
+ * The pid namespace whose process ids are used everywhere: its inode number, as in
+ * /proc/PID/ns/pid; 0: the initial one.
+ */
+typedef struct PIDNamespace {
+  u32 inode;
+} PIDNamespace;
 
 /* Offsets in the kernel's task_struct of the ids of the thread and of its process. */
 typedef struct TaskOffsets {

@@ -317,7 +317,9 @@ def test_traces_that_are_only_an_error_can_be_dropped_and_are_counted(collection
 # ---- processes come and go ----
 
 
-def test_exit_fork_and_exec_of_known_processes_are_reported_and_no_others(collection: Collection) -> None:
+def test_exit_and_exec_of_known_processes_and_forks_of_rubies_are_reported_and_no_others(
+    collection: Collection,
+) -> None:
     for name in ("process_exit", "process_exec", "process_fork"):
         collection.programs[name].attach_raw_tracepoint()
     events = collection.maps["pid_events"]
@@ -327,7 +329,8 @@ def test_exit_fork_and_exec_of_known_processes_are_reported_and_no_others(collec
     stranger.wait()
     assert key(stranger.pid) not in events
 
-    script = 'echo ready; read go; sh -c "exit 0" & echo $!; wait; read go; exec sh -c "read go"'
+    fork = 'read go; sh -c "exit 0" & echo $!; wait; '
+    script = f'echo ready; {fork}{fork}read go; exec sh -c "read go"'
     with subprocess.Popen(
         ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as shell:
@@ -336,8 +339,12 @@ def test_exit_fork_and_exec_of_known_processes_are_reported_and_no_others(collec
         assert shell.stdout.readline() == "ready\n"  # its own exec is over
         known[pid_page_key(shell.pid)] = bytes(16)
         shell.stdin.write("fork\n")
+        first = int(shell.stdout.readline())
+        collection.maps["ruby_procs"][key(shell.pid)] = bytes(32)
+        shell.stdin.write("fork\n")
         child = int(shell.stdout.readline())
         until(lambda: key(child) in events)
+        assert key(first) not in events
         assert key(shell.pid) not in events
         shell.stdin.write("exec\n")
         until(lambda: key(shell.pid) in events)

@@ -143,8 +143,8 @@ def test_the_command_inherits_no_descriptor_and_no_ignored_signal(record: Record
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("-p", "1", "--", "touch", "ran"), "one of them"),
-        ((), "one of them"),
+        (("-p", "1", "--", "touch", "ran"), "one of these"),
+        ((), "one of these"),
         (("-r", "0", "--", "touch", "ran"), "0 is not in the range"),
         (("-d", "0", "--", "touch", "ran"), "0.0 is not in the range"),
         (("-f", "nosuch", "--", "touch", "ran"), "'nosuch' is not one of"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Trace, TraceFlag, Trac
 from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
 from rubyunwind.profiler import assembler as assembler_module
 from rubyunwind.profiler.assembler import Assembler
-from rubyunwind.profiler.process import InterpreterLoop
+from rubyunwind.profiler.interpreter import InterpreterLoop
 from rubyunwind.profiler.sample import Frame as Named
 
 LIBRUBY, LIBC = 0x11, 0x22
@@ -72,6 +73,8 @@ class Process:
         self.symbolizer: Symbolizer | None = Symbolizer()
         self.interpreter: InterpreterLoop | None = InterpreterLoop(LIBRUBY, 0x100, 0x1FF)
         self.ruby: object | None = None
+        self.container: str | None = None
+        self.sampled = self.ended = 0.0
 
 
 class Tracker:
@@ -81,8 +84,11 @@ class Tracker:
         self.library, self.libc = File(), File()
         self.files = self
 
-    def get(self, pid: int) -> Process | None:
+    def get(self, pid: int, time: float | None = None) -> Process | None:
         return self.by_pid.get(pid)
+
+    def reused(self, pid: int) -> bool:
+        return False
 
     def by_id(self, file_id: int) -> File | None:
         return {LIBRUBY: self.library, LIBC: self.libc}.get(file_id)
@@ -356,3 +362,32 @@ def test_a_stack_that_was_named_ahead_stays_named_when_its_process_has_ended(ben
     bench.clock.now += 10
     bench.assembler.named_ahead = {bench.assembler.key(trace): ahead}
     assert bench.assembler.stack(trace) is ahead
+
+
+def test_a_sample_has_the_container_of_its_process(bench: Bench) -> None:
+    assert bench.sample(native(1)).container is None
+    bench.tracker.process.container = "c0ffee"
+    assert bench.sample(native(1)).container == "c0ffee"
+    assert bench.sample(native(1), pid=9).container is None  # nobody knows it
+
+
+def test_what_was_named_of_a_process_goes_with_it(bench: Bench) -> None:
+    bench.sample(ruby(0xA))
+    bench.sample(native(1), ruby(0xB))
+    assert [len(stacks) for stacks in bench.assembler._stacks.values()] == [2]
+    bench.sample(ruby(0xA), pid=9)  # of an unknown process nothing is kept
+    assert len(bench.assembler._stacks) == 1
+    bench.tracker.by_pid.clear()
+    bench.tracker.process = Process()
+    gc.collect()
+    assert len(bench.assembler._stacks) == 0
+
+
+def test_looking_sooner_is_for_what_still_runs(bench: Bench) -> None:
+    assert bench.tracker.process.symbolizer is not None
+    bench.tracker.process.symbolizer.ruby_frame = lambda *_: Named("unknown", "[gone]")  # type: ignore[method-assign]
+    bench.sample(ruby(0xA))
+    assert bench.assembler.unnamed == 1
+    bench.tracker.process.ended = 1.0
+    bench.sample(ruby(0xB))
+    assert bench.assembler.unnamed == 1

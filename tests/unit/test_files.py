@@ -129,3 +129,80 @@ def test_code_is_what_is_executed_from_a_file_or_the_vdso(library: Path) -> None
     assert not is_code(mapping(library, executable=False))
     assert not is_code(mapping(library, inode=0, path=""))
     assert not is_code(mapping(library, inode=0, path="[vsyscall]"))
+
+
+def fds() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def test_a_file_stays_while_somebody_maps_it_and_goes_after(library: Path) -> None:
+    cache, before = FileCache(), fds()
+    one = mapping(library)
+    file = cache.open(Image(), one)
+    assert file is not None
+    cache.hold([one.file_key])
+    cache.hold([one.file_key])
+    cache.release([one.file_key])
+    assert cache.expire(float("inf")) == []
+    cache.release([one.file_key])
+    assert cache.expire(0.0) == []  # it was mapped a moment ago
+    assert cache.by_id(file.file_id) is file
+    assert cache.expire(float("inf")) == [file.file_id]
+    assert cache.by_id(file.file_id) is None
+    assert (len(cache), fds()) == (0, before)
+    assert cache.open(Image(), one) is not file
+    cache.close()
+
+
+def test_a_file_that_nobody_came_to_map_goes(library: Path) -> None:
+    cache = FileCache()
+    file = cache.open(Image(), mapping(library))
+    assert file is not None
+    assert cache.expire(float("inf")) == [file.file_id]
+
+
+def test_a_file_stays_while_a_copy_of_it_is_mapped(library: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.so"
+    copy.write_bytes(IMAGE)
+    cache = FileCache()
+    one, other = mapping(library), mapping(copy)
+    file = cache.open(Image(), one)
+    assert cache.open(Image(), other) is file
+    assert file is not None
+    cache.hold([one.file_key, other.file_key])
+    cache.release([one.file_key])
+    assert cache.expire(float("inf")) == []
+    cache.release([other.file_key])
+    assert cache.expire(float("inf")) == [file.file_id]
+
+
+def test_what_is_not_open_is_asked_for_anew_once_nobody_maps_it(library: Path, tmp_path: Path) -> None:
+    """Its inode may be another file's by then."""
+    other = tmp_path / "other"
+    cache, image = FileCache(), Image()
+    cache.open(image, mapping(library))
+    for text in (b"no program", IMAGE):  # neither what is no ELF file, nor a copy of what is open
+        other.write_bytes(text)
+        key = mapping(other).file_key
+        opened = image.opened
+        for _ in range(2):
+            cache.open(image, mapping(other))
+            cache.hold([key])
+            cache.open(image, mapping(other))
+            cache.release([key])
+        assert image.opened == opened + 2
+    cache.close()
+
+
+def test_no_more_files_are_open_than_may_be(tmp_path: Path) -> None:
+    cache = FileCache(most=2)
+    found = []
+    for number in range(4):
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(elf_image(Part(".text", bytes([number]) * 64, TEXT, flags=ALLOC | EXEC)))
+        found.append(cache.open(Image(), mapping(path)))
+    assert [file is None for file in found] == [False, False, True, True]
+    assert cache.refused == 2
+    assert len(cache.expire(float("inf"))) == 2
+    assert cache.open(Image(), mapping(tmp_path / "3.so")) is not None
+    cache.close()

@@ -68,6 +68,7 @@ BOTH = {
     ),
     "WalkerConfig": (16, "max_frames 0 4, off_cpu_slot 4 4, off_cpu_shortest 8 8"),
     "OffCPUThread": (16, "since 0 8, room 8 4"),
+    "PIDNamespace": (4, "inode 0 4"),
     "TaskOffsets": (8, "pid 0 4, tgid 4 4"),
     "RubyVMInfo": (
         24,

@@ -77,6 +77,7 @@ MAPS = {
 WALKER_MAPS = {
     "iseq_cache": (MapType.ARRAY, 4, 2048 * 40, 1),
     "walker_config": (MapType.ARRAY, 4, 16, 1),
+    "pid_namespace": (MapType.ARRAY, 4, 4, 1),
     "pid_mappings": (MapType.LPM_TRIE, 16, 48, 1 << 19),
     "flat_rows": (MapType.ARRAY, 4, 8, 1 << 21),
     "flat_pages": (MapType.ARRAY, 4, 8, 1 << 19),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Step
+from rubyunwind.profiler.interpreter import InterpreterLoop
 from rubyunwind.profiler.placement import place_ruby_frames
-from rubyunwind.profiler.process import InterpreterLoop
 
 LIBRUBY, LIBC = 1, 2
 LOOP = InterpreterLoop(LIBRUBY, 0x1000, 0x1FFF)

@@ -24,7 +24,7 @@ SAMPLES = [Sample(1, 2, 3, "ruby", (Frame("ruby", "leaf", "leaf", "/a.rb", 1),),
     "arguments", [{}, {"pid": 1, "command": ["true"]}, {"command": []}, {"pid": None, "command": None}]
 )
 def test_either_a_process_or_a_command_is_recorded(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="processes or a command to record, one of them"):
+    with pytest.raises(ValueError, match="processes, all of them, or a command to record, one of these"):
         record(**arguments)
 
 

@@ -85,7 +85,7 @@ def contents(size: int) -> st.SearchStrategy[bytes]:
 
 
 def test_mirrors_cover_what_is_promised() -> None:
-    assert len(MIRRORS) == 32
+    assert len(MIRRORS) == 33
 
 
 @pytest.mark.parametrize("mirror", MIRRORS)

@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 
 from rubyunwind.abi import FollowFlag
-from rubyunwind.errors import AttachError
+from rubyunwind.errors import AttachError, BpfError
 from rubyunwind.process.identity import ProcessStatus
+from rubyunwind.profiler import reports as reports_module
 from rubyunwind.profiler import tracker as tracker_module
+from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.tracker import ProcessTracker
 
 GENERIC = (1).to_bytes(4, "little")
@@ -28,11 +30,17 @@ class World:
         self.unreadable: set[int] = set()
         self.made: list[Process] = []
         self.on_look: Any = None
+        self.kernel_threads: set[int] = set()
+        self.too_large: set[int] = set()
+        self.look_takes = 0.0
 
     def read_status(self, pid: int) -> ProcessStatus:
         if pid not in self.parents:
             raise AttachError(f"process {pid}: no such process")
-        return ProcessStatus(pid, "x", "R", self.parents[pid], 1, False)
+        return ProcessStatus(pid, "x", "R", self.parents[pid], 1, pid in self.kernel_threads)
+
+    def running_pids(self) -> set[int]:
+        return set(self.parents)
 
     def descendants(self, pid: int) -> list[int]:
         """Like the real one: what comes after this look is in the next one."""
@@ -62,6 +70,10 @@ class Process:
         self.identity = self
         self.ruby = None
         self.closed = False
+        self.sampled = self.since = self.world.now
+        self.ended = 0.0
+        self.left_out = 0
+        self.refusal = None
         self.world.made.append(self)
 
     def is_alive(self) -> bool:
@@ -76,8 +88,11 @@ class Process:
         self.world.log.append(("announce", self.pid))
 
     def sync(self) -> bool:
-        if self.pid in self.world.unreadable:
+        if self.pid in self.world.unreadable | self.world.kernel_threads:
             raise AttachError("no")
+        if self.pid in self.world.too_large:
+            raise BpfError(7, "update map", "the map is full")
+        self.world.now += self.world.look_takes
         self.world.log.append(("sync", self.pid))
         return self.pid in self.world.changing
 
@@ -130,11 +145,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(tracker_module, "ProfiledProcess", Process)
     monkeypatch.setattr(tracker_module, "read_status", world.read_status)
     monkeypatch.setattr(tracker_module, "descendants", world.descendants)
+    monkeypatch.setattr(tracker_module, "running_pids", world.running_pids)
     monkeypatch.setattr(tracker_module, "time", world)
+    monkeypatch.setattr(reports_module, "time", world)
     return world
 
 
-def make(**options: bool) -> tuple[ProcessTracker, Collection]:
+def make(**options: Any) -> tuple[ProcessTracker, Collection]:
     collection = Collection()
     return ProcessTracker(cast("Any", collection), **options), collection
 
@@ -206,9 +223,26 @@ def test_a_report_of_a_known_process_is_handled_at_once_and_lets_the_next_one_th
     tracker, collection = make()
     tracker.add(5)
     collection.report(5)
+    world.changing.add(5)
     tracker.run()
     assert world.count("sync", 5) == 2
     assert not any(collection.maps[name] for name in ("inhibit_events", "pid_events", "reported_pids"))
+
+
+def test_a_report_that_nothing_has_come_of_is_let_through_again_at_the_next_look(world: World) -> None:
+    """As from code that is in no file: each sample of it says so."""
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.add(5)
+    looks, reports = world.count("sync", 5), 0
+    for _ in range(1000):  # ten seconds
+        if (5).to_bytes(4, "little") not in collection.maps["reported_pids"]:
+            collection.report(5)
+            reports += 1
+        tracker.run()
+        world.now += 0.01
+    assert 10 <= reports <= 20
+    assert world.count("sync", 5) - looks <= 40
 
 
 def test_an_announced_process_is_looked_at_when_its_exec_is_reported(world: World) -> None:
@@ -485,3 +519,169 @@ def test_close_closes_every_process_and_twice_is_harmless(world: World) -> None:
     tracker.close()
     assert all(process.closed for process in world.made)
     assert tracker.get(5) is None
+
+
+def key(pid: int) -> bytes:
+    return pid.to_bytes(4, "little")
+
+
+def test_of_all_processes_those_that_are_to_be_left_out_are(world: World) -> None:
+    _, collection = make(everything=True, without=[3])
+    assert collection.followed == {3: FollowFlag.NEVER}
+
+
+def test_a_kernel_thread_is_not_reported_again(world: World) -> None:
+    world.parents[9] = 2
+    world.kernel_threads.add(9)
+    tracker, collection = make(everything=True)
+    collection.report(9)
+    tracker.run()
+    assert not tracker.processes
+    assert collection.followed == {9: FollowFlag.NEVER}
+    assert not collection.maps["reported_pids"]
+    del world.parents[9]
+    world.now += 3
+    tracker.run()
+    assert collection.followed == {}
+
+
+def test_a_process_that_may_not_be_read_is_reported_again_after_a_while_only(world: World) -> None:
+    world.parents[9] = 1
+    world.unreadable.add(9)
+    tracker, collection = make(everything=True)
+    collection.report(9)
+    tracker.run()
+    assert not tracker.processes
+    assert set(collection.maps["reported_pids"]) == {key(9)}
+    assert collection.followed == {}
+    del world.parents[9]  # it ends, and whoever has its pid then is looked at
+    world.now += 3
+    tracker.run()
+    assert not collection.maps["reported_pids"]
+
+
+def test_a_process_that_the_tables_have_no_room_for_is_counted(world: World) -> None:
+    world.parents[9] = 1
+    world.too_large.add(9)
+    tracker, collection = make(everything=True)
+    collection.report(9)
+    tracker.run()
+    assert not tracker.processes
+    assert tracker.pressure() == {"waiting": 0, "evicted": 0, "no_room": 1}
+    assert set(collection.maps["reported_pids"]) == {key(9)}
+    assert world.log[-1] == ("forget", 9)
+
+
+def test_reports_are_handled_for_a_while_and_the_rest_waits(world: World) -> None:
+    world.parents.update(dict.fromkeys(range(100, 140), 1))
+    tracker, collection = make(everything=True)
+    collection.report(*range(100, 140))
+    world.look_takes = 0.03
+    assert tracker.run() == 0.0
+    assert tracker.pressure()["waiting"] == 40 - len(tracker.processes) > 30
+    for _ in range(20):
+        tracker.run()
+    assert len(tracker.processes) == 40
+    assert tracker.pressure()["waiting"] == 0
+
+
+def test_the_known_come_first_and_the_sampled_before_the_forked(world: World) -> None:
+    world.parents.update({5: 1, 101: 1, 102: 1})
+    tracker, collection = make(everything=True)
+    tracker.add(5)
+    world.log.clear()
+    collection.report(101, 102, 5)
+    for pid in (101, 5):  # they have not been sampled: a fork, an exec
+        del collection.maps["reported_pids"][key(pid)]
+    tracker.run()
+    assert [pid for what, pid in world.log if what == "sync"] == [5, 102, 101]
+
+
+def test_the_least_lately_sampled_make_room(world: World) -> None:
+    world.parents.update(dict.fromkeys((1, 2, 3, 4), 1))
+    tracker, _ = make(everything=True, limits=Limits(processes=3))
+    for pid in (1, 2, 3):
+        world.now += 1
+        tracker.add(pid)
+    cast("Any", tracker.processes[1]).sampled = world.now + 1
+    tracker.add(4)
+    assert set(tracker.processes) == {1, 3, 4}
+    assert ("forget", 2) in world.log
+    assert tracker.pressure()["evicted"] == 1
+
+
+def test_of_all_processes_one_that_sleeps_is_not_looked_at(world: World) -> None:
+    world.parents.update({5: 1, 6: 1})
+    tracker, _ = make(everything=True)
+    for pid in (5, 6):
+        tracker.add(pid)
+    for _ in range(14):
+        world.now += tracker.run() + 1e-6
+    before = world.count("sync", 5), world.count("sync", 6)
+    for _ in range(10):
+        world.now += 1.1
+        cast("Any", tracker.processes[6]).sampled = world.now
+        tracker.run()
+    assert world.count("sync", 5) <= before[0] + 1
+    assert world.count("sync", 6) >= before[1] + 9
+
+
+def test_one_that_sleeps_and_ends_unseen_is_dropped_all_the_same(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make(everything=True)
+    tracker.add(5)
+    for _ in range(14):
+        world.now += tracker.run() + 1e-6
+    del world.parents[5]
+    for _ in range(3):
+        world.now += 1.1
+        tracker.run()
+    assert not tracker.processes
+    for _ in range(3):
+        world.now += 1.1
+        tracker.run()
+    assert not tracker.known  # nobody asks what it was
+
+
+def test_a_look_that_takes_long_is_followed_by_a_pause(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    world.look_takes = 0.5
+    tracker.add(5)
+    world.now += 1
+    before = world.count("sync", 5)
+    tracker.run()
+    assert world.count("sync", 5) == before + 1
+    for _ in range(9):
+        world.now += 1
+        tracker.run()
+    assert world.count("sync", 5) == before + 1
+    world.now += 2
+    tracker.run()
+    assert world.count("sync", 5) == before + 2
+
+
+def test_a_trace_is_of_the_process_that_had_the_pid_then(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    first = tracker.add(5)
+    del world.parents[5]
+    collection.report(5)
+    tracker.run()
+    assert not tracker.reused(5)
+    world.now += 1
+    world.parents[5] = 1
+    second = tracker.add(5)
+    assert tracker.reused(5)
+    assert tracker.get(5, world.now - 0.5) is first
+    assert tracker.get(5, world.now + 0.5) is tracker.get(5) is second
+
+
+def test_a_reported_pid_that_already_is_another_process_is_that_one(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make(everything=True)
+    first = tracker.add(5)
+    cast("Any", first).is_alive = lambda: False
+    collection.report(5)
+    tracker.run()
+    assert tracker.processes[5] is not first

@@ -225,6 +225,7 @@ class FollowFlag(IntFlag):
     PROCESS = 1
     CHILDREN = 2  # what it forks is followed in the same way
     FROM_EXEC = 4  # not before it executes another program
+    NEVER = 8  # where all are sampled: this one is not
 
 
 class OffCPURoom(IntEnum):

@@ -21,6 +21,7 @@ __all__ = [
     "OffsetRange",
     "PHPProcInfo",
     "PHPUnwindState",
+    "PIDNamespace",
     "PIDPage",
     "PIDPageMappingInfo",
     "PerCPURecord",
@@ -403,6 +404,16 @@ class OffCPUThread(Struct):
     __slots__ = ()
     since: int = 0
     room: int = 0
+
+
+class PIDNamespace(Struct):
+    """Value of pid_namespace (beside the frozen ABI): whose process ids the programs use.
+
+    That is the inode number of /proc/PID/ns/pid; 0 is the initial one.
+    """
+
+    __slots__ = ()
+    inode: int = 0
 
 
 class TaskOffsets(Struct):

@@ -45,11 +45,16 @@ class Resource:
         """Close when `owner` is collected or the interpreter exits: the net under a forgotten close()."""
         weakref.finalize(owner, self.close)
 
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that opened it, not a forked child."""
+        return os.getpid() == self._pid
+
     def check(self) -> None:
         """Raise LifetimeError unless the resource is open and this is the process that opened it."""
         if self.closed:
             raise LifetimeError(f"{self.what} is closed")
-        if os.getpid() != self._pid:
+        if not self.here:
             raise LifetimeError(
                 f"{self.what} was opened by process {self._pid} and does not survive fork: this is process "
                 f"{os.getpid()}. Open it anew in the child."
@@ -67,5 +72,5 @@ class Resource:
         if self._parent is not None:
             self._parent._children.remove(self)
             self._parent = None
-        if os.getpid() == self._pid:
+        if self.here:
             self._release()

@@ -149,6 +149,12 @@ class Map:
             raise
         return value
 
+    def discard(self, key: Item) -> None:
+        """Remove `key` if it is there, in one system call."""
+        result = self._lib.bpf_map_delete_elem(self.fd, self._encode_key(key))
+        if result != -errno.ENOENT:
+            check(result, f"delete from map {self.name}")
+
     def keys(self) -> Iterator[Any]:
         """Iterate over keys."""
         return iter(self)

@@ -19,7 +19,7 @@ _TFD_CLOEXEC, _TFD_NONBLOCK = 0o2000000, 0o4000
 
 
 class Timer:
-    """An epoll over descriptors and a timerfd of its own. Owns both, never the descriptors it watches.
+    """An epoll over descriptors, a timerfd and an eventfd of its own. Never owns the descriptors it watches.
 
     An outer event loop needs no timer then: `fileno` becomes readable at least every `period` seconds.
     Raises BpfError when no descriptor is left.
@@ -27,7 +27,7 @@ class Timer:
 
     def __init__(self, period: float) -> None:
         self._epoll = select.epoll()
-        self._clock = -1
+        self._clock = self._bell = -1
         try:
             self._start()
             self.set_period(period)
@@ -41,6 +41,11 @@ class Timer:
             raise BpfError(ffi.errno, "create a timer")
         self._clock = int(fd)
         self.watch(self._clock)
+        try:
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError as error:
+            raise BpfError(error.errno or 0, "create an event descriptor") from None
+        self.watch(self._bell)
 
     def set_period(self, period: float) -> None:
         """Tick every `period` seconds from now on."""
@@ -65,6 +70,11 @@ class Timer:
         """Wait until something is due, at most `timeout` seconds; not at all for zero and below."""
         self._epoll.poll(max(0.0, timeout))
 
+    def wake(self) -> None:
+        """End a wait of another thread, and those to come."""
+        if self._bell >= 0:
+            os.eventfd_write(self._bell, 1)
+
     def clear(self) -> int:
         """Take the ticks that are due, so that `fileno` is quiet until the next one; return their number."""
         try:
@@ -73,11 +83,12 @@ class Timer:
             return 0
 
     def close(self) -> None:
-        """Close both descriptors. Twice is harmless."""
+        """Close the descriptors. Twice is harmless."""
         self._epoll.close()
-        if self._clock >= 0:
-            os.close(self._clock)
-            self._clock = -1
+        for fd in (self._clock, self._bell):
+            if fd >= 0:
+                os.close(fd)
+        self._clock = self._bell = -1
 
     def __enter__(self) -> Timer:
         return self

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rubyunwind.profiler.profiler import NO_RUBY
+from rubyunwind.profiler.tracker import NO_RUBY
 from rubyunwind.profiler.user_profiler import NOT_SAMPLED
 
 if TYPE_CHECKING:
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["news", "say_notes", "say_totals"]
 
 
-def news(profile: Profile, said: Sequence[str], *, is_command: bool) -> list[str]:
-    """Return the notes that were not said yet; of a command's processes, most may have no Ruby."""
+def news(profile: Profile, said: Sequence[str], *, among_others: bool) -> list[str]:
+    """Return the notes that were not said yet; of many processes, such as a command's, most have no Ruby."""
     fresh = [note for note in profile.notes if note not in said]
-    if not is_command:
+    if not among_others:
         return fresh
     rest = [note for note in fresh if not note.endswith((NO_RUBY, NOT_SAMPLED))]
-    if not profile.runtimes and len(rest) < len(fresh):
+    if not profile.runtimes and profile.command == "all processes":
+        rest.append("no Ruby has run; native frames only")
+    elif not profile.runtimes and len(rest) < len(fresh):
         lack = "native frames only" if profile.backend == "bpf" else "nothing to sample"
         rest.append(f"no Ruby was found in the command; {lack}")
     return rest
@@ -44,6 +46,12 @@ def say_totals(profile: Profile, incomplete: int) -> None:
         f"{totals.read - incomplete} whole, {totals.truncated} truncated, {totals.lost} lost"
     )
     click.echo(f"rubyunwind: {text}", err=True)
+    for count, what in (
+        (totals.evicted, "processes left full tables and were registered anew"),
+        (totals.no_room, "processes or files had no room in the tables"),
+    ):
+        if count:
+            click.echo(f"rubyunwind: {count} {what}", err=True)
     if totals.failed:
         reasons = ", ".join(f"{reason} {count}" for reason, count in totals.failed)
         click.echo(f"rubyunwind: incomplete or unsent, by reason: {reasons}", err=True)

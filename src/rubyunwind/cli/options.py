@@ -73,12 +73,23 @@ def how_options(function: _Function) -> _Function:
 
 
 def check_options(
-    verb: str, pids: tuple[int, ...], words: tuple[str, ...], backend: str, unwinder: str | None, verbose: int
+    verb: str,
+    pids: tuple[int, ...],
+    words: tuple[str, ...],
+    backend: str,
+    unwinder: str | None,
+    verbose: int,
+    *,
+    all_processes: bool | None = None,
 ) -> None:
-    """Raise UsageError for options that exclude each other; set up how much is said."""
-    if bool(pids) == bool(words):
+    """Raise UsageError for options that exclude each other; set up how much is said.
+
+    `all_processes` is None for a verb that has no -a.
+    """
+    if bool(pids) + bool(words) + bool(all_processes) != 1:
+        every = "" if all_processes is None else ", all of them (-a)"
         raise click.UsageError(
-            f"give processes (-p PID) or a command (-- COMMAND ...) to {verb}, one of them"
+            f"give processes (-p PID){every} or a command (-- COMMAND ...) to {verb}, one of these"
         )
     if unwinder is not None and backend == "user":
         raise click.UsageError("--unwinder chooses among BPF programs, and --backend user has none")

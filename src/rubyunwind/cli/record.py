@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,13 @@ _log = logging.getLogger(__name__)
 
 @click.command("record", short_help="sample processes or a command into a file")
 @what_options
+@click.option(
+    "-a",
+    "--all",
+    "all_processes",
+    is_flag=True,
+    help="Record everything that runs on the machine, what is started later, too.",
+)
 @click.option(
     "-o",
     "--output",
@@ -66,6 +74,7 @@ _log = logging.getLogger(__name__)
 @how_options
 def command(
     pids: tuple[int, ...],
+    all_processes: bool,
     rate: int,
     duration: float | None,
     output: str | None,
@@ -80,17 +89,23 @@ def command(
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
-    """Record processes (-p PID) or a COMMAND and write a flame graph or another format.
+    """Record processes (-p PID), all of them (-a) or a COMMAND and write a flame graph or another format.
 
     The first Ctrl-C ends the recording and writes what was gathered, the second quits. The exit status is
     the command's own.
     """
-    check_options("record", pids, words, backend, unwinder, verbose)
+    check_options("record", pids, words, backend, unwinder, verbose, all_processes=all_processes)
+    if all_processes and backend == "user":
+        raise click.UsageError("-a needs BPF programs, and --backend user has none")
+    if all_processes and subprocesses is False:
+        raise click.UsageError("-a records what processes fork as well: leave -S out")
     if off_cpu is None and (off_cpu_probability is not None or off_cpu_shortest is not None):
         raise click.UsageError("--off-cpu-probability and --off-cpu-shortest go with --off-cpu")
     if off_cpu is not None and backend == "user":
         raise click.UsageError("--off-cpu takes BPF programs, and --backend user has none")
-    what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids)
+    what = Path(words[0]).name if words else "-".join(str(pid) for pid in pids) or "all"
+    if all_processes:
+        _allow_more_descriptors()
     children = bool(words) if subprocesses is None else subprocesses
     with Output.choose(output, format_, what) as target:
         recording = Recording(
@@ -98,6 +113,7 @@ def command(
             command=words or None,
             rate=rate,
             children=children,
+            all_processes=all_processes,
             debug_tracer=False,
             backend=backend,
             unwinder=unwinder,
@@ -128,9 +144,18 @@ def command(
             else:
                 stream.end()
             _say_totals(profile, target)
-            say_notes(news(profile, said, is_command=bool(words)))
+            say_notes(news(profile, said, among_others=not pids))
             status = end_command(recording.command, interrupts, wait=True)
     sys.exit(status)
+
+
+def _allow_more_descriptors() -> None:
+    """Let this process open as many files as it may: each process that is recorded takes some."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _progress(profile: Profile) -> None:

@@ -133,7 +133,7 @@ def command(
                 write=_write,
             )
             recording.update()
-            say_notes(news(recording.profile, said, is_command=bool(words)))
+            say_notes(news(recording.profile, said, among_others=bool(words)))
             status = _end(recording, interrupts)
     sys.exit(status)
 

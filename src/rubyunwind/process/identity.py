@@ -15,6 +15,7 @@ __all__ = [
     "check_attachable",
     "descendants",
     "read_status",
+    "running_pids",
     "threads",
     "witness",
 ]
@@ -141,6 +142,11 @@ def descendants(pid: int) -> list[int]:
             found += new
             waiting += new
     return found
+
+
+def running_pids() -> set[int]:
+    """Return the processes that /proc lists, zombies included."""
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 - names only
 
 
 def witness(pid: int) -> int:

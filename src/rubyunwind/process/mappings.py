@@ -25,6 +25,7 @@ __all__ = [
     "open_mapped",
     "parse_mappings",
     "read_mappings",
+    "read_maps",
 ]
 
 MAX_FILE_SIZE = 4 << 30
@@ -106,15 +107,19 @@ def read_mappings(pid: int) -> list[Mapping]:
 
     Raises AttachError when there is no such process or it may not be looked at.
     """
+    return parse_mappings(read_maps(pid))
+
+
+def read_maps(pid: int) -> bytes:
+    """Return what the maps file of `pid` says. Raises as read_mappings does."""
     try:
-        text = Path(f"/proc/{pid}/maps").read_bytes()
+        return Path(f"/proc/{pid}/maps").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         raise AttachError(f"process {pid}: no such process (it may have just exited)") from None
     except PermissionError:
         raise AttachError(
             f"process {pid}: its memory map may not be read; run as root, or as the process's user"
         ) from None
-    return parse_mappings(text)
 
 
 def open_mapped(pid: int, mapping: Mapping) -> int:

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
@@ -19,11 +20,11 @@ from rubyunwind.profiler.waits import waiting_frames
 from rubyunwind.ruby.symbolize import gc_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rubyunwind.abi import Step, Trace
     from rubyunwind.bpf.maps import Map
-    from rubyunwind.bpf.trace_batch import TraceBatch
+    from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
     from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
     from rubyunwind.ruby.symbolize import RubySymbolizer
@@ -51,6 +52,12 @@ StackKey = tuple[int, bytes]
 _Stack = tuple[SampledStack, float]
 
 
+class _Stacks(dict[tuple["RubySymbolizer | None", bytes], _Stack]):
+    """The stacks of a process, and how many frames they have."""
+
+    frames = 0
+
+
 class Processes(Protocol):
     """The processes that traces are of, such as a ProcessTracker has."""
 
@@ -58,8 +65,11 @@ class Processes(Protocol):
     def files(self) -> FileCache:
         """The files that they map."""
 
-    def get(self, pid: int) -> ProfiledProcess | None:
-        """Return a process by its pid."""
+    def get(self, pid: int, time: float | None = None) -> ProfiledProcess | None:
+        """Return the process that has that pid, or had it at that time (monotonic seconds)."""
+
+    def reused(self, pid: int) -> bool:
+        """Whether there may be two processes of that pid."""
 
 
 class Assembler:
@@ -81,10 +91,11 @@ class Assembler:
         self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
         self._kernel_frames: dict[int, Frame] = {}
         self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
-        # By process, who names its code, and digest: the bytes are some ten kilobytes for a deep stack.
+        # Of each process, by who names its code and digest: a deep stack has some ten kilobytes.
         # There is a new symbolizer after exec, and when more can be read of a Ruby that has just started.
-        self._stacks: dict[tuple[ProfiledProcess | None, RubySymbolizer | None, bytes], _Stack] = {}
-        self._kept = 0  # frames in them
+        # Nobody else keeps a process that has ended: what was named of it goes with it.
+        self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
+        self._kept = 0  # frames in them, or more
         # Both clocks tick alike; their distance places the kernel's times in unix time.
         self._epoch = time.time_ns() - time.monotonic_ns()
 
@@ -103,7 +114,7 @@ class Assembler:
         epoch = self._epoch
         return Samples.of_columns(
             stacks,
-            [SampledThread(thread.pid, thread.tid, thread.comm) for thread in batch.threads],
+            self._threads(batch.threads),
             (
                 array("q", [time + epoch for time in batch.ktime]),
                 batch.stack,
@@ -129,9 +140,23 @@ class Assembler:
         times, of = self._scale
         return nanoseconds * times // of
 
+    def _threads(self, threads: Iterable[TracedThread]) -> list[SampledThread]:
+        """Return the threads that were sampled; their processes are noted as such."""
+        found = []
+        now = time.monotonic()
+        for thread in threads:
+            process = self._tracker.get(thread.pid)
+            container = None
+            if process is not None:
+                process.sampled = now
+                container = process.container
+            found.append(SampledThread(thread.pid, thread.tid, thread.comm, container))
+        return found
+
     def sample(self, trace: Trace, cpu: int) -> Sample:
         """Return the sample that one trace describes."""
         stack = self.stack(trace, trace.ktime + trace.offtime)
+        process = self._tracker.get(trace.pid)
         return Sample(
             timestamp=trace.ktime + self._epoch,
             pid=trace.pid,
@@ -143,6 +168,7 @@ class Assembler:
             weight=self._time(trace.offtime) if trace.origin == TraceOrigin.OFF_CPU else 1,
             unit=stack.unit,
             origin=stack.origin,
+            container=process.container if process is not None else None,
             cpu=cpu,
         )
 
@@ -157,31 +183,52 @@ class Assembler:
 
     def stack(self, trace: Trace, sampled: int | None = None) -> SampledStack:
         """Return the stack of a trace, every frame named. It was there at `sampled` (monotonic ns), or is."""
-        process = self._tracker.get(trace.pid)
-        symbolizer = process.symbolizer if process is not None else None
+        seen = sampled / 1e9 if sampled is not None else None
+        process = self._tracker.get(trace.pid, seen if self._tracker.reused(trace.pid) else None)
         of = self.key(trace)
-        key = (process, symbolizer, of[1])
         now = time.monotonic()
-        known = self._stacks.get(key)
+        if process is None:
+            return self._named(trace, None, now, of)
+        symbolizer = process.symbolizer
+        key = (symbolizer, of[1])
+        stacks = self._stacks.get(process)
+        if stacks is None:
+            stacks = self._stacks[process] = _Stacks()
+        now = time.monotonic()
+        known = stacks.get(key)
         believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
         if known is not None and now - known[1] <= believed:
             return known[0]
-        frames, reason = self._name(trace, process, now if sampled is None else sampled / 1e9)
-        origin = _ORIGINS.get(trace.origin, "unknown")
-        unit = "ns" if trace.origin == TraceOrigin.OFF_CPU else "samples"
-        stack = SampledStack(frames, reason is None, reason, origin, unit=unit)
-        ahead = self.named_ahead.get(of)
-        if ahead is not None and any(frame.kind == "unknown" for frame in frames):
-            stack = ahead
+        stack = self._named(trace, process, now if seen is None else seen, of)
         if known is not None and known[0] == stack:
             stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
         else:
-            if self._kept > _MOST_FRAMES:
-                self._stacks.clear()
-                self._kept = 0
-            self._kept += len(frames)
-        self._stacks[key] = (stack, now)
+            self._make_room()
+            stacks.frames += len(stack.frames)
+            self._kept += len(stack.frames)
+        stacks[key] = (stack, now)
         return stack
+
+    def _named(
+        self, trace: Trace, process: ProfiledProcess | None, seen: float, of: StackKey
+    ) -> SampledStack:
+        frames, reason = self._name(trace, process, seen)
+        origin = _ORIGINS.get(trace.origin, "unknown")
+        unit = "ns" if trace.origin == TraceOrigin.OFF_CPU else "samples"
+        ahead = self.named_ahead.get(of)
+        if ahead is not None and any(frame.kind == "unknown" for frame in frames):
+            return ahead
+        return SampledStack(frames, reason is None, reason, origin, unit=unit)
+
+    def _make_room(self) -> None:
+        if self._kept <= _MOST_FRAMES:
+            return
+        self._kept = sum(stacks.frames for stacks in self._stacks.values())
+        if self._kept > _MOST_FRAMES:
+            for stacks in self._stacks.values():
+                stacks.clear()
+                stacks.frames = 0
+            self._kept = 0
 
     def _name(
         self, trace: Trace, process: ProfiledProcess | None, sampled: float
@@ -251,7 +298,8 @@ class Assembler:
         symbolizer = process.symbolizer
         before = symbolizer.replaced
         frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry, sampled)
-        self.unnamed += frame.kind == "unknown" or symbolizer.replaced != before
+        # Of one that has ended nothing can be had by looking sooner.
+        self.unnamed += not process.ended and (frame.kind == "unknown" or symbolizer.replaced != before)
         return frame
 
     def _cfunc(self, item: Step, process: ProfiledProcess | None, caller: Frame | None) -> Frame:

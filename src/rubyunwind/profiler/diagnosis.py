@@ -12,7 +12,7 @@ from pathlib import Path
 from rubyunwind.bpf.features import CO_RE, NO, Feature, features
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.process.capabilities import Capability, effective, holds
-from rubyunwind.profiler.system import ANALYSIS_PROGRAM, require_initial_pid_namespace
+from rubyunwind.profiler.system import ANALYSIS_PROGRAM, pid_namespace
 from rubyunwind.profiler.tracer import load_tracer, tracer_spec
 
 __all__ = ["RIGHTS", "Diagnosis", "Right", "advise", "diagnose", "held_rights"]
@@ -75,7 +75,7 @@ def diagnose() -> Diagnosis:
     flavour, load_ms, refusal = _load()
     namespace = ""
     try:
-        require_initial_pid_namespace()
+        pid_namespace()
     except (RubyUnwindError, OSError) as error:
         namespace = str(error)
     works = load_ms is not None and not namespace

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
+from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rubyunwind.elf.deltas import load_stack_deltas
@@ -14,15 +17,20 @@ from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.profiler.sample import Frame
+from rubyunwind.ruby.image import may_define_ruby
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.image import ProcessImage
     from rubyunwind.process.mappings import Mapping
 
-__all__ = ["FileCache", "MappedFile", "is_code"]
+__all__ = ["FileCache", "FileKey", "MappedFile", "is_code"]
+
+FileKey = tuple[int, int, str]
+"""Mapping.file_key: device, inode and path."""
 
 _VDSO = "[vdso]"
 _FRAME_CACHE = 65536
@@ -43,6 +51,11 @@ class MappedFile:
     def deltas(self) -> StackDeltas:
         """Return the file's unwind rows, from the disk cache when they are there. Raises DecodeError."""
         return load_stack_deltas(self.elf)
+
+    @cached_property
+    def may_define_ruby(self) -> bool:
+        """Whether Ruby's version is among its names."""
+        return may_define_ruby(self.elf)
 
     def frame(self, address: int) -> Frame:
         """Return the native frame for an ELF virtual address."""
@@ -90,14 +103,28 @@ class MappedFile:
 
 
 class FileCache:
-    """Files by what the maps of a process say of them, and by file id."""
+    """Files by what the maps of a process say of them, and by file id.
 
-    def __init__(self) -> None:
-        self._by_key: dict[tuple[int, int, str], MappedFile | None] = {}
+    Whoever maps files says so with `hold` and `release`; `expire` closes those that nobody maps any more.
+    A file's inode cannot be given to another one as long as it is mapped, or open here: a key that is
+    neither is forgotten at once. No more than `most` files are open; `refused` counts what was not opened for
+    that reason.
+    """
+
+    def __init__(self, most: int = 1 << 16) -> None:
+        self._most = most
+        self._by_key: dict[FileKey, MappedFile | None] = {}
         self._by_id: dict[int, MappedFile] = {}
+        self._opened: dict[FileKey, int] = {}  # keys whose descriptor is the one that is open: file ids
+        self._users: Counter[FileKey] = Counter()
+        self._idle: dict[FileKey, float] = {}  # keys of open files that nobody maps, and since when
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
 
     def by_id(self, file_id: int) -> MappedFile | None:
-        """Return the file with that id, if any process had it mapped."""
+        """Return the file with that id, if any process has it mapped, or had until lately."""
         return self._by_id.get(file_id)
 
     def open(self, image: ProcessImage, mapping: Mapping) -> MappedFile | None:
@@ -106,6 +133,9 @@ class FileCache:
         key = mapping.file_key
         if key in self._by_key:
             return self._by_key[key]
+        if len(self._by_id) >= self._most:
+            self.refused += 1
+            return None
         found = None
         try:
             elf = image.open(mapping)
@@ -118,34 +148,74 @@ class FileCache:
             logging.getLogger(__name__).info("no unwinding through %s: %s", mapping.path, error)
             if not isinstance(error, DecodeError):
                 return None  # this process may have ended; the next one that maps the file is asked again
-        self._by_key[key] = found
+        return self._keep(key, found)
+
+    def _keep(self, key: FileKey, found: MappedFile | None) -> MappedFile | None:
         if found is not None:
             known = self._by_id.setdefault(found.file_id, found)
-            if known is not found:  # a copy under another name
+            if known is found:
+                self._opened[key] = found.file_id
+                if key not in self._users:
+                    self._idle[key] = time.monotonic()
+            else:  # a copy under another name
                 found.close()
-                self._by_key[key] = found = known
+                found = known
+        self._by_key[key] = found
         return found
 
     def expect(self, path: Path) -> MappedFile | None:
-        """Open a file of this machine that a process will map; None if it is no ELF file."""
+        """Open a file of this machine that a process will map, for good; None if it is no ELF file."""
         try:
             status = path.stat()
             key = (status.st_dev, status.st_ino, str(path))
             if key not in self._by_key:
-                file = MappedFile(ElfFile.open(path), str(path))
-                if file.file_id in self._by_id:
-                    file.close()
-                self._by_key[key] = self._by_id.setdefault(file.file_id, file)
+                self._keep(key, MappedFile(ElfFile.open(path), str(path)))
         except (RubyUnwindError, OSError):
             return None
+        self.hold([key])
         return self._by_key[key]
+
+    def hold(self, keys: Iterable[FileKey]) -> None:
+        """Note that a process has these files mapped."""
+        for key in keys:
+            self._users[key] += 1
+            self._idle.pop(key, None)
+
+    def release(self, keys: Iterable[FileKey]) -> None:
+        """Note that a process that held these files has them mapped no longer."""
+        for key in keys:
+            self._users[key] -= 1
+            if self._users[key] > 0:
+                continue
+            del self._users[key]
+            if key in self._opened:
+                self._idle[key] = time.monotonic()
+            else:
+                self._by_key.pop(key, None)
+
+    def expire(self, before: float) -> list[int]:
+        """Close the files that nobody has mapped since `before` (monotonic seconds); return their ids."""
+        dropped = []
+        for key, since in list(self._idle.items()):
+            if since >= before:
+                continue
+            file_id = self._opened[key]
+            if any(file is not None and file.file_id == file_id for file in self._held(key)):
+                continue  # somebody has a copy of it mapped
+            del self._idle[key], self._opened[key], self._by_key[key]
+            self._by_id.pop(file_id).close()
+            dropped.append(file_id)
+        return dropped
+
+    def _held(self, but: FileKey) -> Iterable[MappedFile | None]:
+        return (self._by_key.get(key) for key in self._users if key != but)
 
     def close(self) -> None:
         """Close all files. Twice is harmless."""
         for file in self._by_id.values():
             file.close()
-        self._by_id.clear()
-        self._by_key.clear()
+        for table in (self._by_id, self._by_key, self._opened, self._users, self._idle):
+            table.clear()
 
 
 def is_code(mapping: Mapping) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import (
@@ -18,25 +18,25 @@ from rubyunwind.abi import (
 )
 from rubyunwind.bpf.prefixes import pid_page_key, pid_page_keys
 from rubyunwind.errors import AttachError, BpfError, DecodeError, RubyUnwindError, UnsupportedRuby
+from rubyunwind.process.container import container_of
 from rubyunwind.process.identity import ProcessIdentity
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.files import is_code
+from rubyunwind.profiler.interpreter import InterpreterLoop
 from rubyunwind.profiler.jit_code import find_jit_code, is_jit_code
 from rubyunwind.ruby.detect import find_ruby
 from rubyunwind.ruby.symbolize import RubySymbolizer
 
 if TYPE_CHECKING:
-    from rubyunwind.abi import Frame as TraceFrame
-    from rubyunwind.abi import Step
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.image import ProcessImage
     from rubyunwind.process.mappings import Mapping
-    from rubyunwind.profiler.files import FileCache, MappedFile
+    from rubyunwind.profiler.files import FileCache, FileKey, MappedFile
     from rubyunwind.profiler.native_tables import NativeTables, TracerMaps
     from rubyunwind.ruby.detect import RubyRuntime
 
-__all__ = ["InterpreterLoop", "ProfiledProcess"]
+__all__ = ["LOOPS", "InterpreterLoop", "ProfiledProcess"]
 
 # start, end, file id, packed bias and program: what one executable mapping is to the kernel side.
 _Entry = tuple[int, int, int, int]
@@ -45,30 +45,12 @@ _Entry = tuple[int, int, int, int]
 _CHAINS, _WALKERS = "pid_page_to_mapping_info", "pid_mappings"
 
 # Where the interpreter's loop is in its file, and the part of it that the compiler has moved away.
-_LOOPS = ("interpreter_offsets", "interpreter_cold_offsets")
+LOOPS = ("interpreter_offsets", "interpreter_cold_offsets")
+
+# Mappings of code that a process has at most: a Ruby with all its extensions has a few hundred.
+_MOST_CODE = 4096
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class InterpreterLoop:
-    """The function that runs Ruby code: ELF virtual addresses in a file, both ends inclusive.
-
-    `cold` is the part of it that the compiler has moved away from the rest, if there is one.
-    """
-
-    file_id: int
-    lower: int
-    upper: int
-    cold: tuple[int, int] | None = None
-
-    def holds(self, frame: TraceFrame | Step) -> bool:
-        """Whether a native frame of a trace is in it."""
-        address = frame.addr_or_line - frame.return_address
-        if frame.file_id != self.file_id:
-            return False
-        cold = self.cold is not None and self.cold[0] <= address <= self.cold[1]
-        return cold or self.lower <= address <= self.upper
 
 
 class ProfiledProcess:
@@ -77,7 +59,9 @@ class ProfiledProcess:
     `ruby` is None until an interpreter was found; `refusal` says why one that is there cannot be unwound.
     `image` is the process as it is read; by default the one that runs under `pid`, which may execute another
     program meanwhile. Owns it. `context` and `search` are as in find_ruby; `force_version` is its
-    assume_version.
+    assume_version. In monotonic seconds: `since` is when it was registered, `sampled` when a trace of it was
+    last seen, `ended` when it was dropped. `container` is the id of the one it is in; `left_out` counts
+    mappings of code that were too many.
     """
 
     def __init__(
@@ -107,7 +91,12 @@ class ProfiledProcess:
         self._files = files
         self._tables = tables
         self._entries: set[_Entry] = set()
+        self._held: set[FileKey] = set()
         self._seen: list[Mapping] = []
+        self.since = self.sampled = time.monotonic()
+        self.ended = 0.0
+        self.container: str | None = None
+        self.left_out = 0
         self._key = pid.to_bytes(4, "little")
         self._image = image or LiveProcess(pid)
         self._probe = 0
@@ -135,8 +124,14 @@ class ProfiledProcess:
         """
         if self._executed():
             self._restart()
+        if self.identity is not None:
+            self.container = container_of(self.pid)
+            if self._seen and not self._ruby_is_early() and not self._image.changed():
+                return False
         mappings = self._image.mappings()
         code = [mapping for mapping in mappings if is_code(mapping)]
+        self.left_out = max(0, len(code) - _MOST_CODE)
+        del code[_MOST_CODE:]
         changed = code != self._seen
         if changed:
             self._register(code)
@@ -153,9 +148,9 @@ class ProfiledProcess:
         code = [mapping for mapping in self._image.mappings() if is_code(mapping)]
         if not code or code != parent._seen:
             return
-        for start, end, file_id, packed in parent._entries:
-            self._set(start, end, file_id, packed)
-        self._entries = set(parent._entries)
+        self.container = parent.container
+        self._hold(set(parent._held))
+        self._replace_entries(set(parent._entries))
         self._seen = code
         self.refusal = parent.refusal
         if parent.ruby is not None:
@@ -170,6 +165,7 @@ class ProfiledProcess:
             self._unset(start, end)
         self._maps[_CHAINS].pop(pid_page_key(self.pid), None)
         self._entries.clear()
+        self._hold(set())
         self._forget_ruby()
 
     def close(self) -> None:
@@ -199,8 +195,10 @@ class ProfiledProcess:
     def _register(self, code: list[Mapping]) -> None:
         wanted: set[_Entry] = set()
         fresh: dict[int, StackDeltas] = {}
-        for mapping in code:
-            file = self._files.open(self._image, mapping)
+        files = [(mapping, self._files.open(self._image, mapping)) for mapping in code]
+        # Before anything is registered: no file may be taken out of the tables between the two.
+        self._hold(self._held | {mapping.file_key for mapping in code})
+        for mapping, file in files:
             if file is None:
                 continue
             try:
@@ -218,7 +216,14 @@ class ProfiledProcess:
             _log.warning("not all unwind rows fit the kernel's tables: %s", error)
         wanted |= {entry for entry in self._entries if is_jit_code(entry[2])}
         self._replace_entries(wanted)
+        self._hold({mapping.file_key for mapping in code})
         self.announce()
+
+    def _hold(self, keys: set[FileKey]) -> None:
+        """Keep these files in the tables, and let go of the others."""
+        self._files.hold(keys - self._held)
+        self._files.release(self._held - keys)
+        self._held = keys
 
     def _register_jit_code(self, mappings: list[Mapping]) -> bool:
         """Tell the kernel side of code that Ruby has compiled; True if that is news."""
@@ -237,9 +242,10 @@ class ProfiledProcess:
     def _replace_entries(self, wanted: set[_Entry]) -> None:
         for start, end, _, _ in self._entries - wanted:
             self._unset(start, end)
-        for start, end, file_id, packed in wanted - self._entries:
+        fresh = wanted - self._entries
+        self._entries = wanted  # before they are there: whoever takes them out finds those that are
+        for start, end, file_id, packed in fresh:
             self._set(start, end, file_id, packed)
-        self._entries = wanted
 
     def _set(self, start: int, end: int, file_id: int, packed: int) -> None:
         """Say what a mapping is, to the chain and to the walker, whichever is loaded."""
@@ -263,13 +269,20 @@ class ProfiledProcess:
     def _unset(self, start: int, end: int) -> None:
         for name in (_CHAINS,) * self._has_chain + (_WALKERS,) * self._has_walker:
             for key in pid_page_keys(self.pid, start, end):
-                self._maps[name].pop(key, None)
+                self._maps[name].discard(key)
 
     def _ruby_is_early(self) -> bool:
         """Whether Ruby was found so early in its start that not everything could be read yet."""
         return self.ruby is not None and (self.ruby.check.result == "early" or self.ruby.tls is None)
 
+    def _may_be_ruby(self) -> bool:
+        """Whether any file is worth a closer look; what most processes map was looked at for another one."""
+        files = (self._files.open(self._image, mapping) for mapping in self._seen)
+        return bool(self._context) or any(file is None or file.may_define_ruby for file in files)
+
     def _find_ruby(self, mappings: list[Mapping]) -> bool:
+        if self.ruby is None and not self._may_be_ruby():
+            return False
         try:
             ruby = find_ruby(
                 self.pid,
@@ -314,7 +327,7 @@ class ProfiledProcess:
         """Tell the kernel side where the interpreter's loop is; a compiler cuts it into two parts at most."""
         parts = [(entry.lower, entry.upper) for entry in ruby.interpreter_ranges[:2]]
         key = file_id.to_bytes(8, "little")
-        for name, (lower, upper) in zip(_LOOPS, parts, strict=False):
+        for name, (lower, upper) in zip(LOOPS, parts, strict=False):
             value = OffsetRange(lower_offset=lower, upper_offset=upper, program_index=PROG_UNWIND_RUBY)
             self._maps[name][key] = bytes(value)
         return InterpreterLoop(file_id, *parts[0], cold=parts[1] if len(parts) > 1 else None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter as Tally
 from contextlib import ExitStack, suppress
@@ -15,11 +16,13 @@ from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
+from rubyunwind.profiler.guard import Guard
+from rubyunwind.profiler.limits import Limits, limits_by_descriptors
+from rubyunwind.profiler.map_sizes import FOR_A_FEW, FOR_ALL, trace_pages
 from rubyunwind.profiler.off_cpu import OffCPU, ThreadsAway, switches
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
-from rubyunwind.profiler.system import require_initial_pid_namespace
 from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
 from rubyunwind.profiler.tracer import OFF_CPU_EXIT, entry_of, load_tracer, off_cpu_of, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
@@ -33,28 +36,8 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.program import Link
     from rubyunwind.profiler.samples import SampledStack
 
-__all__ = ["NO_RUBY", "Profiler"]
+__all__ = ["Profiler"]
 
-NO_RUBY = "no Ruby was found in it; native frames only"
-
-# Map sizes for a few processes; the object's own sizes are for a whole machine.
-_FEW = {
-    "reported_pids": 1024,
-    "pid_events": 1024,
-    "followed_pids": 4096,
-    "kernel_stackmap": 2048,
-    "stack_delta_page_to_info": 16384,
-    "ruby_procs": 256,
-    "ruby_tls": 256,
-    "ruby_vms": 256,
-    "flat_rows": 1 << 19,
-    "flat_pages": 1 << 17,
-    **{f"exe_id_to_{bits}_stack_deltas": 256 for bits in range(8, 24)},
-}
-
-# For each CPU, in pages: a ring of a megabyte holds sixteen of the largest traces. Less on many CPUs.
-_TRACE_PAGES = ((8, 256), (32, 128))
-_FEWEST_PAGES = 64
 # Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked
 # for): a wake-up for each would cost the sampled program several microseconds.
 _NO_WAKE_UPS = 1 << 20
@@ -71,8 +54,9 @@ class Profiler:
     """Samples processes while it is entered.
 
     `pids` are the processes, `rate` is samples a second of CPU time of each thread, `all_processes` takes
-    everything that runs on the machine. Processes that a profiled one forks are profiled too unless
-    `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
+    everything that runs on the machine, kernel threads and (but for `include_self`) this process excepted: a
+    process is registered when it is first sampled. Processes that a profiled one forks are profiled too
+    unless `children` is false. No threads are started: samples come out of `poll` or `samples`, and `fileno`
     can be waited for in any event loop. `map_sizes` overrides how many entries kernel maps get, by name,
     `flavour` ("co-re", "legacy") which build of the programs is loaded: by default what `features` allow.
     With `off_cpu` there are samples of origin "off-cpu", too, or ("only") of no other: for each time that a
@@ -86,6 +70,8 @@ class Profiler:
     old kernel, no libbpf). A process without Ruby, or with an unsupported one, gives native frames; `notes`
     says so. It is entered once; use before that, after `close` or in a forked child is a LifetimeError, but
     `stats`, `counters`, `notes` and `runtimes` stay after the close.
+
+    `close` may be called from any thread, and ends a `poll` of another one; nothing else is for several.
     """
 
     backend = "bpf"
@@ -95,6 +81,7 @@ class Profiler:
         pids: Iterable[int] = (),
         *,
         all_processes: bool = False,
+        include_self: bool = False,
         rate: int = 99,
         children: bool = True,
         debug_tracer: bool = False,
@@ -108,7 +95,10 @@ class Profiler:
         if rate < 1:
             raise ValueError(f"a rate of {rate} Hz: it must be 1 or more")
         self._pids = tuple(pids)
+        if all_processes and self._pids:
+            raise ValueError("give processes, or all_processes, one of them")
         self._all = all_processes
+        self._include_self = include_self
         self._rate = rate
         self._children = children
         self._debug = debug_tracer
@@ -117,34 +107,37 @@ class Profiler:
         self._max_frames = max_frames
         self._force_version = known_version(force_version)
         self._off_cpu = OffCPU.of(off_cpu)
-        self._sizes = {**({} if all_processes else _FEW), **(map_sizes or {})}
+        self._sizes = {**(FOR_ALL if all_processes else FOR_A_FEW), **(map_sizes or {})}
         self._stack = ExitStack()
-        self._read = self._malformed = self._truncated = 0
+        self._read = self._malformed = self._truncated = self._unfinished = 0
         self._failed: Tally[str] = Tally()
         self._counters: dict[Counter, int] = {}
+        self._tables: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
+        self._guard = Guard("the Profiler", self._check_resource, self._release)
         self._due = self._hurry_until = 0.0
         self._unnamed = 0
         self._period = _PERIOD
+        self._started = False
 
     def __enter__(self) -> Profiler:
         if self._resource is not None:
             raise LifetimeError("this Profiler was entered before; make a new one for another recording")
-        require_initial_pid_namespace()
-        self._resource = Resource("the Profiler", lambda: None)
-        with ExitStack() as stack:
-            stack.callback(self._resource.close)
+        self._resource = resource = Resource("the Profiler", lambda: None)
+        with self._guard.use(), ExitStack() as stack:
+            stack.callback(resource.close)
             self._collection = stack.enter_context(self._load())
             maps = self._collection.maps
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
             self._timer = stack.enter_context(Timer(_PERIOD))
+            self._guard.wake = self._timer.wake
             self._traces = stack.enter_context(
                 PerfBuffer(
                     maps["trace_events"],
-                    pages=_trace_pages(len(online_cpus())),
+                    pages=trace_pages(len(online_cpus())),
                     wakeup_events=_NO_WAKE_UPS,
                     grouped=True,
                 )
@@ -157,6 +150,8 @@ class Profiler:
                 children=self._children,
                 everything=self._all,
                 force_version=self._force_version,
+                without=() if self._include_self or not self._all else (os.getpid(),),
+                limits=limits_by_descriptors() if self._all else Limits(),
             )
             stack.callback(self._tracker.close)
             self._assembler = Assembler(
@@ -177,7 +172,9 @@ class Profiler:
         if self._off_cpu is not None:
             self._away = ThreadsAway(self._collection.maps, self._assembler)
             self._switches = off_cpu_of(self._collection).attach_raw_tracepoint()
-            self._collection.programs[OFF_CPU_EXIT].attach_raw_tracepoint()
+            if not self._started:
+                self._collection.programs[OFF_CPU_EXIT].attach_raw_tracepoint()
+            self._started = True
         if self._off_cpu is None or not self._off_cpu.only:
             self._ticks.start()
 
@@ -194,7 +191,7 @@ class Profiler:
             off_cpu=self._off_cpu,
         )
 
-    def _check(self) -> None:
+    def _check_resource(self) -> None:
         """Raise LifetimeError unless the profiler is entered, not closed, and this is no forked child."""
         if self._resource is None:
             raise LifetimeError("this Profiler is not entered yet: use it in a `with` block")
@@ -207,13 +204,13 @@ class Profiler:
         """
         from rubyunwind.process.identity import check_attachable
 
-        self._check()
-        check_attachable(pid)
-        if from_exec:
-            # Now, while it waits: later the read would keep us from its first mappings.
-            self._assembler.kernel_symbols.load()
-            self._tracker.expect(expected)
-        self._tracker.follow(pid, from_exec=from_exec)
+        with self._guard.use():
+            check_attachable(pid)
+            if from_exec:
+                # Now, while it waits: later the read would keep us from its first mappings.
+                self._assembler.kernel_symbols.load()
+                self._tracker.expect(expected)
+            self._tracker.follow(pid, from_exec=from_exec)
 
     @property
     def _open(self) -> bool:
@@ -222,7 +219,7 @@ class Profiler:
     @property
     def collection(self) -> Collection:
         """The loaded maps and programs; it belongs to the profiler."""
-        self._check()
+        self._guard.check()
         return self._collection
 
     @property
@@ -239,13 +236,7 @@ class Profiler:
             )
         if self._assembler.kernel_symbols.reason:
             found.append(f"kernel functions have no names: {self._assembler.kernel_symbols.reason}")
-        for pid, process in self._tracker.known.items():
-            if process.refusal is not None:
-                found.append(f"pid {pid}: {process.refusal}; native frames only")
-            elif process.ruby is None:
-                found.append(f"pid {pid}: {NO_RUBY}")
-            else:
-                found += [f"pid {pid}: {note}" for note in process.ruby.notes]
+        found += self._tracker.notes()
         return tuple(found)
 
     @property
@@ -256,44 +247,56 @@ class Profiler:
     @property
     def running(self) -> bool:
         """Whether any profiled process still runs."""
-        return self._open and (self._all or bool(self._tracker.processes))
+        return self._open and not self._guard.closing and (self._all or bool(self._tracker.processes))
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do. Borrowed."""
-        self._check()
+        self._guard.check()
         return self._timer.fileno()
 
     def poll(self, timeout: float = 0.1) -> Samples:
         """Wait up to `timeout` seconds for work, do it, and return the samples that came: a sequence."""
-        self._check()
-        self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
-        return self._work()
+        with self._guard.use():
+            self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
+            return Samples() if self._guard.closing else self._work()
 
     def samples(self, duration: float | None = None) -> Iterator[Sample]:
         """Yield samples for `duration` seconds, or until every profiled process has ended."""
-        self._check()
+        self._guard.check()
         end = None if duration is None else time.monotonic() + duration
         while self.running:
             left = 1.0 if end is None else end - time.monotonic()
             if left <= 0:
                 break
-            yield from self.poll(left)
-        if self._open:  # the reader of the samples may have closed us
+            try:
+                samples = self.poll(left)
+            except LifetimeError:
+                if not self._guard.closing:
+                    raise
+                return  # another thread was quicker
+            yield from samples
+        if self._open and not self._guard.closing:  # the reader of the samples may have closed us
             yield from self.stop()
 
     def stop(self) -> Samples:
-        """Stop sampling and return what was still on its way. The profiler stays readable until closed."""
-        self._check()
-        self._ticks.close()
-        if self._switches is None or self._switches.closed:
-            return self._work()
-        self._switches.close()
-        samples = self._work()
-        # Who has not come back by now is a sample with the time so far.
-        for trace in self._away.traces() if self._away is not None else ():
-            samples.append(self._assembler.sample(trace, -1))
-            self._count(samples[-1], 1)
-        return samples
+        """Stop sampling, until `start`, and return what was still on its way."""
+        with self._guard.use():
+            self._ticks.close()
+            if self._switches is None or self._switches.closed:
+                return self._work()
+            self._switches.close()
+            samples = self._work()
+            # Who has not come back by now is a sample with the time so far.
+            for trace in self._away.traces() if self._away is not None else ():
+                samples.append(self._assembler.sample(trace, -1))
+                self._count(samples[-1], 1)
+            return samples
+
+    def start(self) -> None:
+        """Sample again after `stop`; it samples from when it is entered. Raises BpfError."""
+        with self._guard.use():
+            self._tracker.run()  # what has come and gone meanwhile
+            self._start()
 
     def _count(self, stack: Sample | SampledStack, count: int) -> None:
         self._read += count
@@ -346,7 +349,8 @@ class Profiler:
             else:
                 samples.extend(fresh)
             if time.monotonic() > end:
-                return samples, wait
+                self._unfinished += 1
+                return samples, 0.0
 
     def _pace(self) -> float:
         """Return the seconds until the next look at the rings, and set the timer to it."""
@@ -373,6 +377,8 @@ class Profiler:
     def stats(self) -> Totals:
         """Counts so far; see Totals."""
         counters = self.counters
+        if self._open:
+            self._tables = self._tracker.pressure()
         failed = dict(self._failed)
         for reason, which in (
             ("process not registered yet", Counter.UNKNOWN_PID),
@@ -391,18 +397,21 @@ class Profiler:
             truncated=self._truncated,
             failed=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0]))),
             switches=None if self._off_cpu is None else switches(counters),
+            unfinished=self._unfinished,
+            **self._tables,
         )
 
     def close(self) -> None:
-        """Stop and release everything. Closing twice is harmless."""
+        """Stop and release everything, once a `poll` that is on its way has ended. Twice is harmless."""
+        if self._open and self._resource is not None and self._resource.here:
+            self._guard.close()
+        else:
+            self._stack.close()
+
+    def _release(self) -> None:
         if self._open:
-            with suppress(RubyUnwindError):  # in a forked child nothing of this is ours
+            with suppress(RubyUnwindError):
                 self._ticks.close()
-                _ = self.counters
+                _ = self.stats
             self._notes, self._runtimes = self.notes, self.runtimes
         self._stack.close()
-
-
-def _trace_pages(cpus: int) -> int:
-    """Return the size of each CPU's ring in pages."""
-    return next((pages for most, pages in _TRACE_PAGES if cpus <= most), _FEWEST_PAGES)

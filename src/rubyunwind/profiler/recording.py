@@ -98,8 +98,9 @@ class Recording:
 
     `backend` is "bpf", "user" (see UserProfiler), or "auto": BPF unless the kernel refuses it; `fallback`
     then says why and what that costs. `force_version` is as in Profiler, and so are `debug_tracer`,
-    `unwinder` and `off_cpu`, which are for BPF; with one of the last two there is no fallback.
-    `command_output` is a descriptor (borrowed) that gets what the command would write to the terminal.
+    `unwinder`, `off_cpu` and `all_processes`, which are for BPF; with one of the last three there is no
+    fallback. `command_output` is a descriptor (borrowed) that gets what the command would write to the
+    terminal.
 
     Who has an event loop polls `profiler` while it is `running` and not `stopped`, instead of `run`.
     """
@@ -111,6 +112,7 @@ class Recording:
         command: Sequence[str] | None = None,
         rate: int = 99,
         children: bool = True,
+        all_processes: bool = False,
         debug_tracer: bool = False,
         backend: str = "auto",
         unwinder: str | None = None,
@@ -128,8 +130,11 @@ class Recording:
         self._force_version = known_version(force_version)
         self._pids = tuple(pids)
         self._words = list(command) if command is not None else None
-        if bool(self._pids) == bool(self._words):
-            raise ValueError("give processes or a command to record, one of them")
+        self._all = all_processes
+        if bool(self._pids) + bool(self._words) + self._all != 1:
+            raise ValueError("give processes, all of them, or a command to record, one of these")
+        if self._all and backend == "user":
+            raise ValueError("all processes are recorded by BPF programs, and the user backend has none")
         self._children = children
         self._debug = debug_tracer
         self._backend = backend
@@ -145,6 +150,8 @@ class Recording:
     def _title(self) -> str:
         if self._words:
             return shlex.join(self._words)
+        if self._all:
+            return "all processes"
         return ", ".join(f"pid {pid}" for pid in self._pids)
 
     def __enter__(self) -> Recording:
@@ -170,6 +177,7 @@ class Recording:
                 with ExitStack() as undo:
                     bpf = Profiler(
                         self._pids,
+                        all_processes=self._all,
                         rate=self.profile.rate,
                         children=self._children,
                         debug_tracer=self._debug,
@@ -185,7 +193,8 @@ class Recording:
                 return profiler
             except RubyUnwindError as error:
                 reason = why_refused(error)
-                if self._backend == "bpf" or self._unwinder is not None or self._off_cpu or not reason:
+                bpf_only = self._unwinder is not None or self._off_cpu or self._all
+                if self._backend == "bpf" or bpf_only or not reason:
                     raise
                 self.fallback = reason
         user = exits.enter_context(
@@ -266,6 +275,7 @@ def record(
     pid: int | None = None,
     *,
     command: Sequence[str] | None = None,
+    all_processes: bool = False,
     duration: float | None = None,
     rate: int = 99,
     children: bool = True,
@@ -274,7 +284,7 @@ def record(
     force_version: str | None = None,
     off_cpu: OffCPU | bool | str = False,
 ) -> Profile:
-    """Record one process, or a command that is started for it, and return the profile. See Recording.
+    """Record one process, all, or a command that is started for it, and return the profile. See Recording.
 
     Ends after `duration` seconds, or when the process ends. A command that still runs then goes on.
     Raises AttachError, CommandError, BpfError, NotSupported.
@@ -284,6 +294,7 @@ def record(
         command=command,
         rate=rate,
         children=children,
+        all_processes=all_processes,
         backend=backend,
         unwinder=unwinder,
         force_version=force_version,

@@ -81,6 +81,11 @@ class Totals:
     `read` samples were decoded, `lost` were refused by a full perf buffer, `truncated` hit a limit
     (their leaf part is in the profile), `failed` counts incomplete stacks and unsent samples by reason.
     `switches` is there where off-CPU samples are taken; they are in the other numbers, too.
+
+    What shows that the reader does not keep up: `unfinished` calls of `poll` ended with work left, `waiting`
+    processes were reported and are still to be registered. `evicted` ones were taken out of full tables and
+    have to be registered anew; for `no_room` processes and files the kernel's tables, or the descriptors that
+    may be open, did not suffice.
     """
 
     read: int = 0
@@ -88,3 +93,7 @@ class Totals:
     truncated: int = 0
     failed: tuple[tuple[str, int], ...] = ()
     switches: Switches | None = None
+    unfinished: int = 0
+    waiting: int = 0
+    evicted: int = 0
+    no_room: int = 0

@@ -101,8 +101,12 @@ class _OneProcess:
         self._process = process
         self.files = files
 
-    def get(self, pid: int) -> ProfiledProcess | None:
+    def get(self, pid: int, time: float | None = None) -> ProfiledProcess | None:
+        del time
         return self._process if pid == self._pid else None
+
+    def reused(self, pid: int) -> bool:
+        return False
 
 
 def snapshot(

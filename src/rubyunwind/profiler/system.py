@@ -9,7 +9,7 @@ from pathlib import Path
 from rubyunwind.abi import SystemConfig
 from rubyunwind.errors import NotSupported
 
-__all__ = ["ANALYSIS_MAP", "ANALYSIS_PROGRAM", "require_initial_pid_namespace", "system_config"]
+__all__ = ["ANALYSIS_MAP", "ANALYSIS_PROGRAM", "pid_namespace", "system_config"]
 
 # Of the legacy object: loaded alone, to see where the kernel keeps things.
 ANALYSIS_PROGRAM, ANALYSIS_MAP = "analyze_system", "system_analysis"
@@ -35,13 +35,21 @@ def system_config(machine: str | None = None) -> SystemConfig:
     )
 
 
-def require_initial_pid_namespace(path: Path = Path("/proc/self/ns/pid")) -> None:
-    """Raise NotSupported where process ids are not those that the kernel side sees."""
-    if path.stat().st_ino != _INITIAL_PID_NAMESPACE:
+def pid_namespace(proc: Path = Path("/proc")) -> int:
+    """Return the inode number of the pid namespace that we are in; 0: the initial one, the kernel's own.
+
+    Raises NotSupported where /proc shows another one: what it says of a pid is of another process then.
+    """
+    try:
+        shown = str((proc / "self").readlink())
+    except OSError:
+        shown = ""
+    if shown != str(os.getpid()):
         raise NotSupported(
-            "this is a private pid namespace (a container): the kernel side sees other process ids than are "
-            "seen from here, so no sample would be recognized. Run in the host's pid namespace, for instance "
-            "with `docker run --pid=host`",
-            feature="private pid namespaces",
-            needs="the initial pid namespace",
+            f"/proc does not show the pid namespace that we are in: we are process {os.getpid()}, and there "
+            f"{shown or 'nobody'}. Mount it: `mount -t proc proc /proc`, `unshare --pid --fork --mount-proc`",
+            feature="the /proc of another pid namespace",
+            needs="a /proc that was mounted in this pid namespace",
         )
+    inode = (proc / "self/ns/pid").stat().st_ino
+    return 0 if inode == _INITIAL_PID_NAMESPACE else inode

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import MAX_DEEP_FRAMES, WalkerConfig
+from rubyunwind.abi import MAX_DEEP_FRAMES, PIDNamespace, WalkerConfig
 from rubyunwind.bpf.features import FLAVOURS, LEGACY, LONG_PROGRAMS, YES, features
 from rubyunwind.bpf.flavour import choose_flavour
 from rubyunwind.bpf.kinds import ProgramType
@@ -14,7 +14,7 @@ from rubyunwind.bpf.library import load_library
 from rubyunwind.bpf.spec import LONG_SUFFIX, load_collection_spec
 from rubyunwind.errors import NotSupported
 from rubyunwind.profiler.backends import CHAIN, UNWINDERS, WALKER
-from rubyunwind.profiler.system import ANALYSIS_MAP, system_config
+from rubyunwind.profiler.system import ANALYSIS_MAP, pid_namespace, system_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,6 +113,24 @@ def load_tracer(
     if off_cpu is not None:
         config = config.replace(off_cpu_threshold=off_cpu.threshold)
     values: dict[str, Struct] = {"system_config": config}
+    namespace = pid_namespace()
+    if off_cpu is not None and namespace:
+        raise NotSupported(
+            "off-CPU stacks are taken by the ids of the initial pid namespace, and this is a private one (a "
+            "container): run in the host's, for instance with `docker run --pid=host`",
+            feature="off-CPU stacks in a private pid namespace",
+            needs="the initial pid namespace",
+        )
+    if has_walker:
+        values["pid_namespace"] = PIDNamespace(inode=namespace)
+    elif namespace:
+        raise NotSupported(
+            "this is a private pid namespace (a container), and the legacy programs, for kernels before 5.10 "
+            "or without type information, know the host's process ids only: run in the host's pid namespace, "
+            "for instance with `docker run --pid=host`",
+            feature="private pid namespaces with the legacy programs",
+            needs="Linux 5.10 with CONFIG_DEBUG_INFO_BTF, or the initial pid namespace",
+        )
     sizes = dict(max_entries or {})
     if has_walker and unwinder != CHAIN:
         spec, unused = _walker_only(spec, off_cpu=off_cpu is not None)

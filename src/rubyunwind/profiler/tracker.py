@@ -4,41 +4,53 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rubyunwind.abi import EVENT_TYPE_GENERIC_PID, FollowFlag
-from rubyunwind.errors import DecodeError, RubyUnwindError
-from rubyunwind.process.identity import descendants, read_status
-from rubyunwind.process.image import LiveProcess
-from rubyunwind.profiler.files import FileCache, is_code
-from rubyunwind.profiler.native_tables import NativeTables
+from rubyunwind.abi import FollowFlag
+from rubyunwind.errors import BpfError, RubyUnwindError
+from rubyunwind.process.identity import descendants, read_status, running_pids
+from rubyunwind.profiler.code_registry import CodeRegistry
+from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
+from rubyunwind.profiler.reports import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.profiler.native_tables import TracerMaps
 
-__all__ = ["ProcessTracker"]
+__all__ = ["NO_RUBY", "ProcessTracker"]
+
+NO_RUBY = "no Ruby was found in it; native frames only"
 
 # A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
 # that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples.
 _SOONEST, _LATEST = 0.004, 1.0
-# Processes that have ended, kept for the traces that are still on their way.
+# Processes that have ended, kept for traces that are still on their way and for what is to be said of them.
 _ENDED = 64
+# Seconds between looks for what was left behind.
+_SWEEP = 2.0
+# Of all that run, notes on so many are enough.
+_MOST_NOTES = 20
+# Seconds that a call may register processes for: then it is the turn of the traces, and the rest waits.
+_LONGEST = 0.1
+# A look that takes long (a process may map what it likes) is followed by a pause of so many times its length.
+_PAUSE = 20
 
 _log = logging.getLogger(__name__)
+# Nothing is said to those who have not set up logging: notes and stats say it, too.
+logging.getLogger("rubyunwind").addHandler(logging.NullHandler())
 
 
 class ProcessTracker:
     """Registers processes with the kernel side, follows what they map, and drops them when they end.
 
-    With `children`, processes that a known one forks are taken in; with `everything`, all that run. With
+    With `children`, processes that a known one forks are taken in. With `everything`, all that run are, once
+    they are sampled, but those of `without`; where there are more than `limits` allow, those go that were
+    sampled least lately. `pressure` counts those, and what the kernel's tables could not take. With
     `force_version` every Ruby is taken for that release.
     """
 
@@ -49,21 +61,31 @@ class ProcessTracker:
         children: bool = True,
         everything: bool = False,
         force_version: str | None = None,
+        without: Iterable[int] = (),
+        limits: Limits = Limits(),  # noqa: B008 - a frozen value
     ) -> None:
         self._collection = collection
         self._maps = collection.maps
         self._children = children
         self._everything = everything
         self._force_version = force_version
-        self.files = FileCache()
-        self._tables = NativeTables(collection)
+        self._limits = limits
+        self._code = CodeRegistry(collection, limits.files)
+        self.files = self._code.files
+        self._ignored: set[int] = set()
         if not everything:
             self._maps["followed_pids"][0] = FollowFlag.PROCESS  # only what is in the map is sampled
+        for pid in without:
+            self._ignore(pid)
         self._processes: dict[int, ProfiledProcess] = {}
         self._ended: dict[int, ProfiledProcess] = {}
         self._due: dict[int, tuple[float, float]] = {}
         self._leaving: dict[int, tuple[float, float]] = {}  # that are to be unfollowed, and when to look
+        self._muted: set[int] = set()  # that are not reported before the next look
+        self._reports = Reports(self._maps)
+        self._sweep_due = time.monotonic() + _SWEEP
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
+        self._evicted = self._no_room = 0
 
     @property
     def processes(self) -> dict[int, ProfiledProcess]:
@@ -75,9 +97,41 @@ class ProcessTracker:
         """The processes that run, and the last ones that have ended, by pid."""
         return {**self._ended, **self._processes}
 
-    def get(self, pid: int) -> ProfiledProcess | None:
-        """Return a process, also one that has ended lately."""
-        return self._processes.get(pid) or self._ended.get(pid)
+    def pressure(self) -> dict[str, int]:
+        """Return how the tables and what has to wait for a place in them are doing: fields of Totals."""
+        no_room = self._no_room + self._code.no_room
+        return {"waiting": len(self._reports), "evicted": self._evicted, "no_room": no_room}
+
+    def notes(self) -> list[str]:
+        """Return what a user should know about the processes: no Ruby in it, a layout that was assumed, ...
+
+        Where everything is profiled, nobody expects each of them to be a Ruby.
+        """
+        found: list[str] = []
+        for pid, process in self.known.items():
+            if process.left_out:
+                found.append(f"pid {pid}: {process.left_out} mappings of code are left out")
+            if process.refusal is not None:
+                found.append(f"pid {pid}: {process.refusal}; native frames only")
+            elif process.ruby is not None:
+                found += [f"pid {pid}: {note}" for note in process.ruby.notes]
+            elif not self._everything:
+                found.append(f"pid {pid}: {NO_RUBY}")
+        if self._everything and len(found) > _MOST_NOTES:
+            found[_MOST_NOTES:] = [f"and {len(found) - _MOST_NOTES} more notes on processes"]
+        return found
+
+    def get(self, pid: int, time: float | None = None) -> ProfiledProcess | None:
+        """Return a process, also one that has ended lately; the one that had the pid at that `time`."""
+        process = self._processes.get(pid)
+        before = self._ended.get(pid)
+        if process is None or (before is not None and time is not None and time < process.since):
+            return before
+        return process
+
+    def reused(self, pid: int) -> bool:
+        """Whether a process has ended whose pid another one has now."""
+        return pid in self._ended and pid in self._processes
 
     def follow(self, pid: int, *, from_exec: bool = False) -> ProfiledProcess:
         """Register `pid` and have it sampled, with `from_exec` once it has executed another program.
@@ -124,8 +178,10 @@ class ProcessTracker:
         known = self._processes.get(pid)
         if known is not None:
             return known
+        if self._everything and len(self._processes) >= self._limits.processes:
+            self._evict()
         process = ProfiledProcess(
-            pid, self._collection, self.files, self._tables, force_version=self._force_version
+            pid, self._collection, self.files, self._code.tables, force_version=self._force_version
         )
         try:
             if not announced_only and (parent := self.get(read_status(pid).parent)) is not None:
@@ -140,7 +196,6 @@ class ProcessTracker:
             finally:
                 process.close()
             raise
-        self._ended.pop(pid, None)
         self._processes[pid] = process
         if not announced_only:
             self._schedule(pid, _SOONEST)
@@ -148,69 +203,87 @@ class ProcessTracker:
 
     def expect(self, paths: Iterable[Path]) -> None:
         """Register files before a process maps them: what it samples there is unwound from the start."""
-        files = [file for path in paths if (file := self.files.expect(path)) is not None]
-        with LiveProcess(os.getpid()) as ours:  # every process has the same vdso
-            for mapping in ours.mappings():
-                if is_code(mapping) and not mapping.is_file:
-                    file = self.files.open(ours, mapping)
-                    files += [file] if file is not None else []
-        fresh: dict[int, StackDeltas] = {}
-        for file in files:
-            if file.file_id not in self._tables:
-                with suppress(DecodeError):
-                    fresh[file.file_id] = file.deltas()
-        self._tables.add(fresh)
+        self._code.expect(paths)
 
     def run(self) -> float:
         """Handle what the kernel side reported and what is due; return seconds until the next call is."""
-        self._handle_reports()
+        self._reports.take()
+        self._reports.handle(self._handle_report, self._processes, _LONGEST)
         now = time.monotonic()
         for pid, (due, wait) in list(self._due.items()):
             if due <= now:
-                self._sync(pid, wait)
+                self._look(pid, wait)
         for pid, (due, _) in list(self._leaving.items()):
             if due <= now:
                 self._let_go(pid)
+        if now >= self._sweep_due:
+            self._sweep(now)
+        if self._reports:
+            return 0.0
         looks = (*self._due.values(), *self._leaving.values())
         soonest = min((due for due, _ in looks), default=now + _LATEST)
         return max(0.0, soonest - time.monotonic())
 
-    def _handle_reports(self) -> None:
-        # Re-arm first: what comes while we read is then announced again, not forgotten.
-        self._maps["inhibit_events"].pop(EVENT_TYPE_GENERIC_PID.to_bytes(4, "little"), None)
-        events = self._maps["pid_events"]
-        waiting = list(events)
-        for key in waiting:
-            events.pop(key, None)
-        while waiting:
-            # A child may come before its parent: those that nobody knows yet are asked about again.
-            unknown = [key for key in waiting if not self._handle_report(int.from_bytes(key, "little"))]
-            for key in set(waiting) - set(unknown):
-                self._maps["reported_pids"].pop(key, None)
-            if len(unknown) == len(waiting):
-                break  # not ours: they stay in reported_pids, and are not reported again for a while
-            waiting = unknown
-
     def _handle_report(self, pid: int) -> bool:
-        """Look at a process that was reported; False if it does not belong to what is profiled."""
+        """Look at a process that was reported; False if it is not to be reported again for a while."""
         if pid in self._processes:
-            self._sync(pid, _SOONEST)
-            return True
+            changed = self._sync(pid, self._due.get(pid, (0.0, _SOONEST))[1])
+            if pid in self._processes:
+                # Code that is in no file is met again at each sample: not before the next look, then.
+                self._muted |= set() if changed else {pid}
+                return changed
+            if not self._everything:
+                return True  # else another one may have its pid already
         if not self._wanted(pid):
             return False
         try:
             self.add(pid)
+        except BpfError as error:
+            _log.warning("pid %d: no room for it: %s", pid, error)
+            self._no_room += 1
+            return False
         except RubyUnwindError as error:
             _log.debug("pid %d is not followed: %s", pid, error)
+            if self._everything:
+                return self._cannot_be_read(pid)
             self._unfollow(pid)  # it may have ended before it was looked at
         return True
+
+    def _cannot_be_read(self, pid: int) -> bool:
+        """Whether a process that could not be added has ended; a kernel thread is not sampled again."""
+        try:
+            status = read_status(pid)
+        except RubyUnwindError:
+            return True
+        if status.kernel_thread:
+            self._ignore(pid)
+        return status.ended or status.kernel_thread
+
+    def _ignore(self, pid: int) -> None:
+        """Where everything is sampled, leave this process out, until it ends or executes another program."""
+        self._maps["followed_pids"][pid] = FollowFlag.NEVER
+        self._ignored.add(pid)
+
+    def _look(self, pid: int, wait: float) -> None:
+        """Look at a process that is due. Among all that run, one that sleeps is not worth it."""
+        process = self._processes[pid]
+        due, _ = self._due[pid]
+        if pid in self._muted:
+            self._muted.discard(pid)
+            self._reports.let_through(pid)
+        if self._everything and wait >= _LATEST and process.sampled < due - wait:
+            self._schedule(pid, wait)
+        else:
+            self._sync(pid, wait)
 
     def _wanted(self, pid: int) -> bool:
         """Whether a process that was reported belongs to what is profiled: the kernel side follows forks."""
         return self._everything or pid in self._maps["followed_pids"]
 
-    def _sync(self, pid: int, wait: float) -> None:
+    def _sync(self, pid: int, wait: float) -> bool:
+        """Look at a process and drop it if it has ended; whether anything in it has changed."""
         process = self._processes[pid]
+        began = time.monotonic()
         try:
             if process.identity is None or not process.identity.is_alive():
                 raise RubyUnwindError(f"process {pid} has ended")
@@ -218,9 +291,12 @@ class ProcessTracker:
             self._note_runtime(process)
         except RubyUnwindError as error:
             _log.debug("pid %d: %s", pid, error)
+            self._no_room += isinstance(error, BpfError)
             self._end(pid)
-            return
-        self._schedule(pid, _SOONEST if changed else min(wait * 2, _LATEST))
+            return True
+        wait = _SOONEST if changed else min(wait * 2, _LATEST)
+        self._schedule(pid, max(wait, _PAUSE * (time.monotonic() - began)))
+        return changed
 
     def _note_runtime(self, process: ProfiledProcess) -> None:
         if process.ruby is not None:
@@ -232,7 +308,10 @@ class ProcessTracker:
     def _end(self, pid: int) -> None:
         process = self._processes.pop(pid)
         self._due.pop(pid, None)
+        self._muted.discard(pid)
+        self._ended.pop(pid, None)
         self._ended[pid] = process
+        process.ended = time.monotonic()
         try:
             process.forget()
             self._unfollow(pid)
@@ -240,6 +319,29 @@ class ProcessTracker:
             process.close()
         if len(self._ended) > _ENDED:
             del self._ended[next(iter(self._ended))]
+
+    def _evict(self) -> None:
+        """Take out the process that was sampled least lately. It is reported again when it is sampled."""
+        pid = min(self._processes, key=lambda pid: self._processes[pid].sampled)
+        self._end(pid)
+        self._evicted += 1
+
+    def _sweep(self, now: float) -> None:
+        """Look for what has ended unseen, drop what is left of it, and files that nobody maps any more."""
+        self._sweep_due = now + _SWEEP
+        running = running_pids()
+        for pid in self._processes.keys() - running:
+            self._sync(pid, _SOONEST)
+        self._reports.drop_all_but(running)
+        for pid in self._ignored - running:
+            self._maps["followed_pids"].pop(pid, None)
+        self._ignored &= running
+        if self._everything:
+            # Nobody asks for notes on each of them; their names and memory are a lot.
+            self._ended = {
+                pid: process for pid, process in self._ended.items() if process.ended > now - _SWEEP
+            }
+        self._code.tidy()
 
     def _unfollow(self, pid: int) -> None:
         """Take a process that ends out of what is sampled, once nothing of it runs.
@@ -265,11 +367,11 @@ class ProcessTracker:
         self._leaving[pid] = (time.monotonic() + wait, min(2 * wait, _LATEST))
 
     def close(self) -> None:
-        """Drop all processes and files. Twice is harmless."""
+        """Drop all processes and files, but nothing in the maps, which go, too. Twice is harmless."""
         for process in (*self._processes.values(), *self._ended.values()):
             process.close()
         self._processes.clear()
         self._ended.clear()
         self._due.clear()
         self._leaving.clear()
-        self.files.close()
+        self._code.close()

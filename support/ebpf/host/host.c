@@ -67,6 +67,7 @@ static const struct {
     MAP(ruby_vms),
     MAP(counters),
     MAP(followed_pids),
+    MAP(pid_namespace),
     MAP(kernel_stack_scratch),
     MAP(walk_records),
     MAP(iseq_cache),

@@ -98,7 +98,7 @@ class Watch:
             seconds=time.monotonic() - self._began,
             totals=since(self._base, profile.totals),
             incomplete=self.incomplete - self._base_incomplete,
-            notes=tuple(news(profile, (), is_command=self._is_command)),
+            notes=tuple(news(profile, (), among_others=self._is_command)),
         )
         # A command has no Ruby yet while it starts; what is missing is said of one that has samples.
         return fresh if fresh.totals.read or not self._is_command else replace(fresh, notes=())

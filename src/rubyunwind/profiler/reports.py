@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that the kernel side has reported: which is looked at next."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rubyunwind.abi import EVENT_TYPE_GENERIC_PID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from rubyunwind.bpf.maps import Map
+
+__all__ = ["Reports"]
+
+_GENERIC_PID = EVENT_TYPE_GENERIC_PID.to_bytes(4, "little")
+
+
+class Reports:
+    """Takes pids off the kernel side's list and has them looked at; what has to wait stays here."""
+
+    def __init__(self, maps: Mapping[str, Map]) -> None:
+        self._maps = maps
+        self._waiting: dict[int, None] = {}  # in the order in which they came
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self) -> None:
+        """Take what was reported off the list."""
+        # Re-arm first: what comes while we read is then announced again, not forgotten.
+        self._maps["inhibit_events"].pop(_GENERIC_PID, None)
+        events = self._maps["pid_events"]
+        for key in list(iter(events)):  # a list of the map itself would count it first, call by call
+            events.pop(key, None)
+            self._waiting[int.from_bytes(key, "little")] = None
+
+    def handle(self, look: Callable[[int], bool], known: Container[int], seconds: float) -> None:
+        """Call `look` for a while; what returns False is not to be reported again for 30 s.
+
+        Those that are known come first, as what is known of them does not hold any more, then those that
+        were sampled, then those that have only been forked.
+        """
+        end = time.monotonic() + seconds
+
+        def urgency(pid: int) -> int:
+            if pid in known or len(self._waiting) == 1:
+                return 0
+            return 1 if _key(pid) in self._maps["reported_pids"] else 2
+
+        for pid in sorted(self._waiting, key=urgency):
+            del self._waiting[pid]
+            if look(pid):
+                self.let_through(pid)
+            if time.monotonic() > end:
+                break
+
+    def let_through(self, pid: int) -> None:
+        """Have a process reported again as soon as there is something to say of it."""
+        self._maps["reported_pids"].pop(_key(pid), None)
+
+    def drop_all_but(self, running: Container[int]) -> None:
+        """Let go of pids that no process has any more."""
+        reported = self._maps["reported_pids"]
+        for key in list(iter(reported)):
+            if int.from_bytes(key, "little") not in running:
+                reported.pop(key, None)
+
+
+def _key(pid: int) -> bytes:
+    return pid.to_bytes(4, "little")
