@@ -83,7 +83,9 @@ def judge(
     for sample in samples:
         if one_context and sample.reason == NO_CONTEXT and not locations(sample):
             continue
-        stacks = [stack for tid, stack in running.stacks if tid in (0, sample.tid)]
+        # From user space whose context it is cannot be told there: the tid is that of the busiest thread.
+        any_thread = one_context and way == USER
+        stacks = [stack for tid, stack in running.stacks if any_thread or tid in (0, sample.tid)]
         faults = {fault(sample, stack, way, program.reason): stack for stack in stacks}
         if stacks and sample.complete and not locations(sample) and not any(tid for tid, _ in running.stacks):
             continue  # of a native thread that runs no Ruby code, such as the timer's

@@ -73,6 +73,7 @@ class Process:
         self.symbolizer: Symbolizer | None = Symbolizer()
         self.interpreter: InterpreterLoop | None = InterpreterLoop(LIBRUBY, 0x100, 0x1FF)
         self.ruby: object | None = None
+        self.former: tuple[Symbolizer, float] | None = None
         self.container: str | None = None
         self.sampled = self.ended = 0.0
 
@@ -391,3 +392,17 @@ def test_looking_sooner_is_for_what_still_runs(bench: Bench) -> None:
     bench.tracker.process.ended = 1.0
     bench.sample(ruby(0xB))
     assert bench.assembler.unnamed == 1
+
+
+def test_what_was_sampled_before_an_exec_is_named_by_who_knew_that_program(bench: Bench) -> None:
+    process = bench.tracker.process
+    old = process.symbolizer
+    assert old is not None
+    old.line = 3
+    process.former, process.symbolizer = (old, 90.0), None
+    early = bench.sample(ruby(0xA), ktime=89_000_000_000)
+    assert [(frame.kind, frame.line) for frame in early.frames] == [("ruby", 3)]
+    late = bench.sample(ruby(0xA), ktime=91_000_000_000)
+    assert [frame.kind for frame in late.frames] == ["unknown"]
+    process.symbolizer = Symbolizer()
+    assert bench.sample(ruby(0xA), ktime=92_000_000_000).frames[0].line == 7

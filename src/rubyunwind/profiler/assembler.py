@@ -189,7 +189,7 @@ class Assembler:
         now = time.monotonic()
         if process is None:
             return self._named(trace, None, now, of)
-        symbolizer = process.symbolizer
+        symbolizer = _symbolizer_of(process, now if seen is None else seen)
         key = (symbolizer, of[1])
         stacks = self._stacks.get(process)
         if stacks is None:
@@ -241,17 +241,18 @@ class Assembler:
         if process is not None and process.interpreter is not None:
             rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT)
             items = place_ruby_frames(items, process.interpreter.holds, rooted=rooted)
-        if process is not None and process.symbolizer is not None:
-            items = shown_frames(items, process.symbolizer.folds)
+        symbolizer = _symbolizer_of(process, sampled) if process is not None else None
+        if symbolizer is not None:
+            items = shown_frames(items, symbolizer.folds)
         for item in reversed(items):
             kind = item.kind
             if kind == _NATIVE:
                 root_file = root_file or item.file_id
                 frame = self._native(item)
             elif kind == _RUBY:
-                frame = caller = self._ruby(item, process, sampled)
+                frame = caller = self._ruby(item, process, symbolizer, sampled)
             elif kind == _CFUNC:
-                frame = self._cfunc(item, process, caller)
+                frame = self._cfunc(item, symbolizer, caller)
             elif kind == _GC:
                 frame = gc_frame(item.addr_or_line)
             elif kind == _JIT:
@@ -292,20 +293,27 @@ class Assembler:
             return Frame("unknown", "[code of an unknown file]", f"file {item.file_id:#x}", offset=address)
         return file.frame(address)
 
-    def _ruby(self, item: Step, process: ProfiledProcess | None, sampled: float) -> Frame:
-        if process is None or process.symbolizer is None:
+    def _ruby(
+        self,
+        item: Step,
+        process: ProfiledProcess | None,
+        symbolizer: RubySymbolizer | None,
+        sampled: float,
+    ) -> Frame:
+        if process is None or symbolizer is None:
             return Frame("unknown", "[Ruby frame of a process that has ended]")
-        symbolizer = process.symbolizer
         before = symbolizer.replaced
         frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry, sampled)
         # Of one that has ended nothing can be had by looking sooner.
-        self.unnamed += not process.ended and (frame.kind == "unknown" or symbolizer.replaced != before)
+        gone = process.ended or symbolizer is not process.symbolizer
+        self.unnamed += not gone and (frame.kind == "unknown" or symbolizer.replaced != before)
         return frame
 
-    def _cfunc(self, item: Step, process: ProfiledProcess | None, caller: Frame | None) -> Frame:
-        if process is None or process.symbolizer is None:
+    @staticmethod
+    def _cfunc(item: Step, symbolizer: RubySymbolizer | None, caller: Frame | None) -> Frame:
+        if symbolizer is None:
             return Frame("unknown", "[C function of a process that has ended]")
-        return process.symbolizer.cfunc_frame(item.file_id, caller)
+        return symbolizer.cfunc_frame(item.file_id, caller)
 
     def _kernel_stack(self, stack_id: int) -> tuple[Frame, ...]:
         # An id keeps its meaning: the kernel side never lets a stack take another's slot.
@@ -326,3 +334,10 @@ class Assembler:
             frame = Frame("kernel", name) if name else Frame("kernel", "[kernel]", offset=address)
             self._kernel_frames[address] = frame
         return frame
+
+
+def _symbolizer_of(process: ProfiledProcess, seen: float) -> RubySymbolizer | None:
+    """Return who names what was seen then: before an exec it was the code of another program."""
+    if process.former is not None and seen < process.former[1]:
+        return process.former[0]
+    return process.symbolizer

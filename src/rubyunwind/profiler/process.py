@@ -83,6 +83,7 @@ class ProfiledProcess:
         self.identity = ProcessIdentity.of(pid) if image is None else None
         self.ruby: RubyRuntime | None = None
         self.symbolizer: RubySymbolizer | None = None
+        self.former: tuple[RubySymbolizer, float] | None = None  # of the program before, and until when
         self.refusal: UnsupportedRuby | None = None
         self.interpreter: InterpreterLoop | None = None
         self._maps = collection.maps
@@ -189,6 +190,8 @@ class ProfiledProcess:
         self._image = LiveProcess(self.pid)
         self._probe = self._first_address()
         self._seen = []
+        if self.symbolizer is not None:
+            self.former = (self.symbolizer, time.monotonic())
         self.ruby, self.symbolizer, self.refusal = None, None, None
         self.interpreter = None
 
