@@ -82,6 +82,16 @@ def test_from_3_4_on_levels_are_counted_and_not_taken_from_the_compilers_text(
     assert symbolizer.ruby_frame(body, code_of(memory, body)).label == label
 
 
+@pytest.mark.parametrize("version", ["3.3.8", "3.4.1"])
+def test_code_that_runs_once_is_a_block_in_its_method(version: str) -> None:
+    memory, symbolizer, ids = process(version, ["run"])
+    entry = memory.method_entry(memory.klass("Foo"), ids["run"])
+    method, _ = memory.iseq("run", lines=memory.one_line(1))
+    _, body = memory.iseq("block in run", kind=8, lines=memory.one_line(2), parent=method, local=method)
+    frame = symbolizer.ruby_frame(body, code_of(memory, body), entry)
+    assert frame.name == "block in Foo#run"
+
+
 @pytest.mark.parametrize("version", QUALIFIED)
 def test_singleton_methods_have_a_dot_and_modules_a_hash(version: str) -> None:
     memory, symbolizer, ids = process(version, ["run"])

@@ -87,9 +87,9 @@ def check_options(
     `all_processes` is None for a verb that has no -a.
     """
     if bool(pids) + bool(words) + bool(all_processes) != 1:
-        every = "" if all_processes is None else ", all of them (-a)"
+        every, which = ("", "them") if all_processes is None else (", all of them (-a)", "these")
         raise click.UsageError(
-            f"give processes (-p PID){every} or a command (-- COMMAND ...) to {verb}, one of these"
+            f"give processes (-p PID){every} or a command (-- COMMAND ...) to {verb}, one of {which}"
         )
     if unwinder is not None and backend == "user":
         raise click.UsageError("--unwinder chooses among BPF programs, and --backend user has none")

@@ -26,6 +26,7 @@ __all__ = ["ENSURE", "RESCUE", "IseqBody", "is_same_iseq", "qualify_label", "rea
 # enum iseq_type (rb_iseq_type), vm_core.h: the same numbers in 2.5 to 4.0 (2.5 had one more at the end).
 _METHOD = 1
 _BLOCK = 2
+_PLAIN = 8
 RESCUE = 4
 ENSURE = 5
 _EVAL = 6
@@ -150,7 +151,8 @@ def qualify_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -
 def _computed_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -> str:
     """Return the label that 3.4 makes up of the method's: it counts the blocks in between by itself.
 
-    The compiler's own text may have another number, as for the code of `END`.
+    The compiler's own text may have another number, as for the code of `END`. Code that runs once (`/o`) is
+    a block, too, and none that counts.
     """
     for _ in range(_MAX_NESTING):
         if body.kind not in (RESCUE, ENSURE, _EVAL) or not body.parent_iseq:
@@ -158,7 +160,7 @@ def _computed_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str)
         body = _body_of(memory, layout, body.parent_iseq)
     local = body
     levels = 0
-    if body.kind == _BLOCK and body.local_iseq:
+    if body.kind in (_BLOCK, _PLAIN) and body.parent_iseq and body.local_iseq:
         inner = body
         for _ in range(_MAX_NESTING):
             levels += inner.kind == _BLOCK
@@ -167,9 +169,9 @@ def _computed_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str)
             inner = _body_of(memory, layout, inner.parent_iseq)
         local = _body_of(memory, layout, body.local_iseq)
     label = prefix + local.label if local.kind == _METHOD else local.label
-    if levels > 1:
-        return f"block ({levels} levels) in {label}"
-    return f"block in {label}" if levels else label
+    if local is body:
+        return label
+    return f"block ({levels} levels) in {label}" if levels > 1 else f"block in {label}"
 
 
 def readable_label(memory: Memory, layout: Layout, body: IseqBody, prefix: str) -> str:
