@@ -230,7 +230,8 @@ def test_threads_that_take_turns_wait_for_the_lock() -> None:
 
 
 def test_the_stack_of_a_thread_that_ends_with_its_process_has_names(record: Record, tmp_path: Path) -> None:
-    program = "def waits = Queue.new.pop\nThread.new { waits }; sleep 0.6; exit!(0)"
+    # It is known for a Ruby before the thread begins to wait.
+    program = "sleep 0.3\ndef waits = Queue.new.pop\nThread.new { waits }; sleep 0.6; exit!(0)"
     recorder = record("--off-cpu=only", "-o", "p.jsonl", "--", RUBY, "--disable-gems", "-e", program)
     assert recorder.wait() == 0
     samples = read_jsonl((tmp_path / "p.jsonl").read_bytes())
