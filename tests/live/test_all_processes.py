@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rubyunwind import Profiler, Sample
-from rubyunwind.abi import Counter
+from rubyunwind.abi import FollowFlag
 from rubyunwind.process.identity import read_status
 
 from .recorder import Record, hear, process, read_jsonl, ruby, say, until
@@ -280,9 +280,15 @@ def test_rubies_of_more_builds_than_the_abi_thinks_of(tmp_path: Path) -> None:
 def test_kernel_threads_are_neither_sampled_nor_counted_again_and_again() -> None:
     with everything() as profiler, process("sh", "-c", "while :; do sync /proc/self/exe; done"):
         samples = gather_until(profiler, lambda found: len(found) >= 300, "nothing runs")
-        counted = profiler.counters
+        followed = profiler.collection.maps["followed_pids"]
+        never = {
+            int.from_bytes(bytes(key), "little")
+            for key, flags in followed.items()
+            if int.from_bytes(bytes(flags), "little") & FollowFlag.NEVER
+        }
     assert not [sample for sample in samples if read_kernel_thread(sample.pid)]
-    assert counted[Counter.UNKNOWN_PID] < 0.5 * counted[Counter.SAMPLES]
+    # Those that were met are left out in the kernel from then on.
+    assert [pid for pid in never if read_kernel_thread(pid)]
 
 
 def read_kernel_thread(pid: int) -> bool:
