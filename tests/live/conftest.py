@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from rubies.roots import CannotBeHad, known, root_of, ruby_in
+
 from .recorder import Record, Recorder
+from .spinning import Ruby
 
 LIVE = Path(__file__).parent
 REQUIRE_LIVE = os.environ.get("RUBYUNWIND_REQUIRE_LIVE") == "1"
@@ -37,6 +40,17 @@ def record(tmp_path: Path) -> Iterator[Record]:
         one.end()
     assert not left
     assert not [one.err for one in started if "Traceback" in one.err]
+
+
+@pytest.fixture(scope="module", params=known())
+def ruby(request: pytest.FixtureRequest) -> Iterator[Ruby]:
+    """Each of Debian's Rubies, in a root file system of its own; one that cannot be had skips the test."""
+    try:
+        root = root_of(request.param)
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+    with ruby_in(root) as inside:
+        yield inside
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

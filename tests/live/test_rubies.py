@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -41,16 +41,6 @@ HANDFUL = [
         "bounces 200",
     }
 ]
-
-
-@pytest.fixture(scope="module", params=known())
-def ruby(request: pytest.FixtureRequest) -> Iterator[Ruby]:
-    try:
-        root = root_of(request.param)
-    except CannotBeHad as reason:
-        pytest.skip(str(reason))
-    with ruby_in(root) as inside:
-        yield inside
 
 
 @pytest.mark.one_of_several

@@ -11,12 +11,10 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rubies.roots import CannotBeHad, known, root_of, ruby_in
 from rubyunwind import Sample, snapshot
 from rubyunwind.process.image import LiveProcess
 from rubyunwind.profiler.user_profiler import UserProfiler
@@ -28,16 +26,6 @@ pytestmark = pytest.mark.one_of_several
 
 RATE = 299
 SAMPLES = 200
-
-
-@pytest.fixture(scope="module", params=known())
-def ruby(request: pytest.FixtureRequest) -> Iterator[Ruby]:
-    try:
-        root = root_of(request.param)
-    except CannotBeHad as reason:
-        pytest.skip(str(reason))
-    with ruby_in(root) as inside:
-        yield inside
 
 
 def described(pid: int) -> RubyRuntime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 import re
 
+from format_readers import unescape
 from hypothesis import given
 from profile_strategies import HOSTILE_NAMES, names, profiles
 
@@ -18,17 +19,6 @@ def folded(*samples: Sample) -> list[str]:
     text = file.getvalue().decode("utf-8")
     assert text.endswith("\n") or not text
     return text.splitlines()
-
-
-def unescape(text: str) -> str:
-    def character(match: re.Match[str]) -> str:
-        short = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}.get(match[1])
-        if short:
-            return short
-        code = int(match[1][1:], 16)
-        return chr(0xDC00 + code) if match[1][0] == "x" and code >= 0x80 else chr(code)
-
-    return re.sub(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|.)", character, text)
 
 
 def stack(*root_first: str, pid: int = 1, comm: str = "ruby", **fields: object) -> Sample:
