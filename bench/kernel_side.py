@@ -26,7 +26,8 @@ from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.bpf.refusals import check
 from rubyunwind.bpf.spec import load_collection_spec
 from rubyunwind.profiler.backends import UNWINDERS, WALKER
-from rubyunwind.profiler.profiler import _FEW, Profiler
+from rubyunwind.profiler.map_sizes import FOR_A_FEW
+from rubyunwind.profiler.profiler import Profiler
 from rubyunwind.profiler.sample import Sample
 from rubyunwind.profiler.tracer import entry_of, load_tracer
 
@@ -66,7 +67,7 @@ def _load(runs: int) -> list[Row]:
         seconds = []
         for _ in range(runs):
             start = time.perf_counter()
-            with load_tracer(spec, unwinder=unwinder, max_entries=_FEW) as collection:
+            with load_tracer(spec, unwinder=unwinder, max_entries=FOR_A_FEW) as collection:
                 seconds.append(time.perf_counter() - start)
                 stats = {name: program.stats() for name, program in collection.programs.items()}
         verified = {name: found.verified_instructions for name, found in stats.items()}

@@ -109,6 +109,9 @@ class KernelStacks:
 class KernelNames:
     reason = ""
 
+    def load(self, between: Any) -> None:
+        between()
+
     def lookup(self, address: int) -> str | None:
         return None if address == 0xBAD else f"k{address:x}"
 
@@ -120,7 +123,12 @@ class Bench:
         self.clock = Clock()
         monkeypatch.setattr(assembler_module, "time", self.clock)
         self.tracker, self.kernel = Tracker(), KernelStacks()
-        self.assembler = Assembler(cast("Any", self.tracker), cast("Any", self.kernel))
+        self.breaks = 0
+        self.assembler = Assembler(
+            cast("Any", self.tracker),
+            cast("Any", self.kernel),
+            between=lambda: setattr(self, "breaks", self.breaks + 1),
+        )
         self.assembler.kernel_symbols = cast("Any", KernelNames())
 
     def names(self, *frames: Frame, **fields: Any) -> list[str]:
@@ -134,6 +142,11 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
+
+
+def test_the_rings_are_emptied_while_a_deep_stack_is_named(bench: Bench) -> None:
+    bench.sample(*(native(0x50 + n) for n in range(100)))
+    assert bench.breaks >= 4
 
 
 def native(address: int, file: int = LIBC, *, returned: bool = False) -> Frame:
@@ -350,7 +363,7 @@ def test_a_batch_of_both_has_the_weights_of_each(bench: Bench) -> None:
         thread=array("I", [0, 0, 0]),
         cpu=array("I", [0, 0, 1]),
     )
-    samples = bench.assembler.samples(batch, lambda: None)
+    samples = bench.assembler.samples(batch)
     assert [(sample.weight, sample.unit) for sample in samples] == [(1, "samples"), (50, "ns"), (60, "ns")]
     assert samples[0].frames == samples[1].frames
 

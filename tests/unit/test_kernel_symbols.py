@@ -90,3 +90,15 @@ def test_it_can_be_read_ahead(table: Path) -> None:
     symbols.load()
     table.unlink()
     assert symbols.lookup(0xFFFFFFFF81000000) == "_text"
+
+
+def test_somebody_else_may_work_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "kallsyms"
+    path.write_text("".join(f"{0xFFFFFFFF81000000 + 16 * n:016x} t function_{n}\n" for n in range(60_000)))
+    symbols, calls = KernelSymbols(path), []
+    symbols.load(lambda: calls.append(1))
+    assert len(calls) > 5
+    # Lines that lie on the border of two pieces are whole.
+    assert [symbols.lookup(0xFFFFFFFF81000000 + 16 * n) for n in range(60_000)] == [
+        f"function_{n}" for n in range(60_000)
+    ]

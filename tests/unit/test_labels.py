@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,8 +30,14 @@ def process(
 ) -> tuple[RubyMemory, Any, dict[str, int]]:
     memory = RubyMemory(find_layout(version).layout)
     table, ids = memory.identifiers(names) if names else (0, {})
-    runtime: Any = SimpleNamespace(layout=memory.layout, identifier_table=table)
-    return memory, RubySymbolizer(memory, runtime, **options), ids
+    return memory, RubySymbolizer(memory, runtime(memory, table), **options), ids
+
+
+def runtime(memory: RubyMemory, table: int, found: Callable[[], int] = lambda: 0) -> Any:
+    """Make a runtime whose symbol table is at `table`, or where `found` says when it is searched."""
+    return SimpleNamespace(
+        layout=memory.layout, identifier_table=table, search_identifiers=lambda _memory: found()
+    )
 
 
 def code_of(memory: RubyMemory, body: int) -> int:
@@ -369,11 +376,10 @@ def test_caches_do_not_grow_past_their_size() -> None:
 
 def test_a_child_that_ended_is_named_by_the_process_that_forked_it() -> None:
     memory, parent, ids = process("3.1.2", ["each"])
-    runtime: Any = SimpleNamespace(layout=memory.layout, identifier_table=0)
     _, body = memory.iseq("run", lines=memory.one_line(3))
     pc, method = code_of(memory, body), memory.method_entry(8, ids["each"])
     gone = RubyMemory(memory.layout)
-    child = RubySymbolizer(gone, runtime, forked_from=parent)
+    child = RubySymbolizer(gone, runtime(memory, 0), forked_from=parent)
     frame = child.ruby_frame(body, pc, 0)
     assert frame == parent.ruby_frame(body, pc, 0)
     assert child.cfunc_frame(method, frame).label == "each"
@@ -383,6 +389,31 @@ def test_a_child_that_ended_is_named_by_the_process_that_forked_it() -> None:
     assert child.ruby_frame(method, pc, 0).kind == "unknown"
     del parent
     assert child.ruby_frame(body, pc, 0).kind == "unknown"
+
+
+def test_a_symbol_table_that_was_not_there_yet_is_searched_when_a_name_is_wanted() -> None:
+    """A stripped Ruby that only starts: its C functions have names as soon as their symbols are there."""
+    memory, _, _ = process("3.1.2")
+    table, ids = memory.identifiers(["each"])
+    found, asked, clock = [0], [], Clock()
+
+    def search() -> int:
+        asked.append(clock.now)
+        return found[0]
+
+    symbolizer = RubySymbolizer(memory, runtime(memory, 0, search), clock=clock)
+    method = memory.method_entry(8, ids["each"])
+    for _ in range(4000):
+        assert symbolizer.cfunc_frame(method).label is None
+        clock.now += 0.001
+    assert 3 < len(asked) < 14  # ever more seldom
+    found[0] = table
+    clock.now += 10
+    assert symbolizer.cfunc_frame(method).label == "each"
+    searches = len(asked)
+    clock.now += 10
+    assert symbolizer.cfunc_frame(memory.method_entry(8, ids["each"])).label == "each"
+    assert len(asked) == searches
 
 
 @pytest.mark.parametrize("version", ["2.5.0", "3.1.2", "4.0.6"])

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
+from typing import NamedTuple
 
 from rubyunwind.elf.file import ET_REL, ElfFile, Section
 from rubyunwind.errors import DecodeError
@@ -29,6 +31,8 @@ SYMBOL_SIZE = 24  # Elf64_Sym: u32 name; u8 info, other; u16 shndx; u64 value, s
 MAX_SYMBOLS = 1_000_000  # of one table; what follows is left out
 MAX_TABLES = 4  # sections of one type that are read; a real file has one
 MAX_NAME = 4096  # bytes of a name that are given out
+_FUNCTIONS = bytes(info & 0xF in (STT_FUNC, STT_GNU_IFUNC) for info in range(256))  # by st_info
+_RANKS = {STB_LOCAL: 0, STB_GLOBAL: 2}  # 1 for the others: weak ones
 NESTED = 16  # symbols looked at before an address for one that is long enough to hold it
 
 
@@ -40,6 +44,14 @@ class Symbol:
     value: int
     size: int
     type: int
+
+
+class _Function(NamedTuple):
+    """The symbol that names an address."""
+
+    size: int
+    table: int
+    number: int
 
 
 class _Table:
@@ -77,7 +89,8 @@ class SymbolTable:
         self._relocatable = elf.type == ET_REL
         self._loaded: list[_Table] | None = None
         self._starts: list[int] | None = None
-        self._functions: list[tuple[int, int, int]] = []  # end, table, index
+        self._places: list[int] = []  # table x MAX_SYMBOLS + index
+        self._chosen: dict[int, _Function] = {}
 
     def load(self) -> SymbolTable:
         """Read everything that lookups need, so that the file may be closed; returns itself."""
@@ -104,35 +117,38 @@ class SymbolTable:
             return None
 
     def _sorted(self) -> list[int]:
-        if self._starts is not None:
-            return self._starts
-        # Of several names for one address the last one in this order is found: global before weak
-        # before local, then the one that covers more, then the table that has more names.
-        ranked: list[tuple[int, int, int, int, int]] = []
-        add = ranked.append
-        for number, table in enumerate(self._tables()):
-            values, sizes, shndxs = table.values, table.sizes, table.shndxs
-            for index, info in enumerate(table.infos):
-                kind = info & 0xF
-                if kind != STT_FUNC and kind != STT_GNU_IFUNC:
-                    continue
-                if shndxs[index] != SHN_UNDEF and (values[index] or self._relocatable):
-                    binding = info >> 4
-                    rank = 2 if binding == STB_GLOBAL else 0 if binding == STB_LOCAL else 1
-                    add((values[index], rank, sizes[index], -number, index))
-        ranked.sort()
-        starts: list[int] = []
-        functions: list[tuple[int, int, int]] = []
-        for value, _, size, number, index in ranked:
-            if starts and starts[-1] == value:
-                # A name without a size does not take the size away from its alias.
-                end = value + size if size else functions[-1][0]
-                functions[-1] = (end, -number, index)
-            else:
-                starts.append(value)
-                functions.append((value + size, -number, index))
-        self._starts, self._functions = starts, functions
-        return starts
+        """Return where the functions start, in order; `_places` says of each which symbol it is."""
+        if self._starts is None:
+            values: list[int] = []
+            places: list[int] = []
+            for number, table in enumerate(self._tables()):
+                kinds = compress(range(len(table.infos)), table.infos.translate(_FUNCTIONS))
+                found = [index for index in kinds if table.shndxs[index] != SHN_UNDEF]
+                if not self._relocatable:
+                    found = [index for index in found if table.values[index]]
+                values += map(table.values.__getitem__, found)
+                places += [number * MAX_SYMBOLS + index for index in found]
+            order = sorted(range(len(values)), key=values.__getitem__)
+            self._places = [places[at] for at in order]
+            self._starts = [values[at] for at in order]
+        return self._starts
+
+    def _function(self, first: int, last: int) -> _Function:
+        """Choose among the names for one address: those from `first` to `last` in the order of addresses."""
+        chosen = self._chosen.get(first)
+        if chosen is None:
+            # Global before weak before local, then the one that covers more, then the larger table.
+            ranked: list[tuple[int, int, int, int]] = []
+            for place in self._places[first : last + 1]:
+                number, index = divmod(place, MAX_SYMBOLS)
+                table = self._tables()[number]
+                ranked.append((_RANKS.get(table.infos[index] >> 4, 1), table.sizes[index], -number, index))
+            ranked.sort(reverse=True)
+            _, _, number, index = ranked[0]
+            # A name without a size does not take the size away from its alias.
+            size = next((size for _, size, _, _ in ranked if size), 0)
+            chosen = self._chosen[first] = _Function(size, -number, index)
+        return chosen
 
     def lookup(self, address: int) -> tuple[str, int] | None:
         """Return (name, offset from its start) of the function that holds a virtual address, or None.
@@ -140,13 +156,17 @@ class SymbolTable:
         A function without a size, as assembly code may be, reaches to the next one.
         """
         starts = self._sorted()
-        position = bisect_right(starts, address) - 1
-        for at in range(position, max(position - NESTED, -1), -1):
-            start = starts[at]
-            end, number, index = self._functions[at]
-            if address < end or (end == start and at == position):
-                name = self._tables()[number].name(index)
+        nearest = last = bisect_right(starts, address) - 1
+        for _ in range(NESTED):
+            if last < 0:
+                break
+            start = starts[last]
+            first = bisect_left(starts, start, 0, last)
+            function = self._function(first, last)
+            if address < start + function.size or (not function.size and last == nearest):
+                name = self._tables()[function.table].name(function.number)
                 return name.decode("utf-8", "surrogateescape"), address - start
+            last = first - 1
         return None
 
     def find(self, name: str) -> Symbol | None:

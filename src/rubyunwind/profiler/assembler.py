@@ -35,6 +35,7 @@ __all__ = ["Assembler", "Processes", "StackKey"]
 # Ruby nothing changes.
 _BELIEVED = 1.0
 # Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
+_AT_A_TIME = 32  # frames named until `between` is called
 _MOST_FRAMES = 1 << 20
 # Plain numbers: of a deep stack there are thousands to compare.
 _NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)
@@ -76,14 +77,20 @@ class Assembler:
     """Makes samples. `kernel_stacks` is the map that kernel_stack_id refers to, None if no trace has one.
 
     The weight of an off-CPU sample is its time, times the fraction `off_cpu_scale`: of how many switches one
-    was chosen.
+    was chosen. `between` is called every now and then while names are looked up, so that somebody may empty
+    the rings: the first sample of a deep stack takes longer to name than a ring of such stacks takes to fill.
     """
 
     def __init__(
-        self, tracker: Processes, kernel_stacks: Map | None, off_cpu_scale: tuple[int, int] = (1, 1)
+        self,
+        tracker: Processes,
+        kernel_stacks: Map | None,
+        off_cpu_scale: tuple[int, int] = (1, 1),
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracker = tracker
         self._scale = off_cpu_scale
+        self._between = between
         self._kernel_stacks = kernel_stacks
         self.kernel_symbols = KernelSymbols()
         # Stacks named while their threads were away, for when those are back: the process may have ended.
@@ -99,8 +106,8 @@ class Assembler:
         # Both clocks tick alike; their distance places the kernel's times in unix time.
         self._epoch = time.time_ns() - time.monotonic_ns()
 
-    def samples(self, batch: TraceBatch, between: Callable[[], None]) -> Samples:
-        """Return the samples that a batch of traces describes. `between` is called between two stacks."""
+    def samples(self, batch: TraceBatch) -> Samples:
+        """Return the samples that a batch of traces describes."""
         # When each stack was last there in its oldest sample: its names must be right for all of them.
         oldest: dict[int, int] = {}
         for number, ktime, offtime in zip(batch.stack, batch.ktime, batch.offtime, strict=True):
@@ -110,7 +117,7 @@ class Assembler:
         stacks = []
         for number, trace in enumerate(batch.stacks):
             stacks.append(self.stack(trace, oldest[number]))
-            between()
+            self._between()
         epoch = self._epoch
         return Samples.of_columns(
             stacks,
@@ -244,7 +251,9 @@ class Assembler:
         symbolizer = _symbolizer_of(process, sampled) if process is not None else None
         if symbolizer is not None:
             items = shown_frames(items, symbolizer.folds)
-        for item in reversed(items):
+        for number, item in enumerate(reversed(items)):
+            if number % _AT_A_TIME == 0:
+                self._between()
             kind = item.kind
             if kind == _NATIVE:
                 root_file = root_file or item.file_id
@@ -330,6 +339,7 @@ class Assembler:
     def _kernel(self, address: int) -> Frame:
         frame = self._kernel_frames.get(address)
         if frame is None:
+            self.kernel_symbols.load(self._between)
             name = self.kernel_symbols.lookup(address)
             frame = Frame("kernel", name) if name else Frame("kernel", "[kernel]", offset=address)
             self._kernel_frames[address] = frame

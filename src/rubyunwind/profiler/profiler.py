@@ -117,7 +117,7 @@ class Profiler:
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
         self._guard = Guard("the Profiler", self._check_resource, self._release)
-        self._due = self._hurry_until = 0.0
+        self._due = self._hurry_until = self._taken = 0.0
         self._unnamed = 0
         self._period = _PERIOD
         self._started = False
@@ -158,6 +158,7 @@ class Profiler:
                 self._tracker,
                 maps.get("kernel_stackmap"),
                 self._off_cpu.scale if self._off_cpu is not None else (1, 1),
+                self._take,
             )
             self._ticks = stack.enter_context(Ticks(entry_of(self._collection), self._rate))
             for pid in self._pids:
@@ -317,19 +318,9 @@ class Profiler:
     def _named(self) -> tuple[Samples, float]:
         """Take the traces out of the rings and name them, and again those that came meanwhile.
 
-        The first sample of a deep stack takes longer to name than a ring of such stacks takes to fill. Also
-        returns the seconds until the processes are to be looked at again.
+        Also returns the seconds until the processes are to be looked at again.
         """
         end = time.monotonic() + _LONGEST_WORK
-        taken = 0.0
-
-        def take() -> None:
-            nonlocal taken
-            now = time.monotonic()
-            if now - taken > _SHORTEST_TAKE:
-                self._traces.consume()
-                taken = now
-
         samples = Samples()
         while True:
             # Processes first: what they have just mapped is missed by every sample until it is registered,
@@ -337,11 +328,11 @@ class Profiler:
             wait = self._tracker.run()
             if self._away is not None:
                 self._away.look()
-            take()
+            self._take()
             batch = self._traces.traces()
             if not len(batch):
                 return samples, wait
-            fresh = self._assembler.samples(batch, take)
+            fresh = self._assembler.samples(batch)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
                 self._count(stack, count)
             if not samples:
@@ -351,6 +342,13 @@ class Profiler:
             if time.monotonic() > end:
                 self._unfinished += 1
                 return samples, 0.0
+
+    def _take(self) -> None:
+        """Empty the rings, unless that has just been done."""
+        now = time.monotonic()
+        if now - self._taken > _SHORTEST_TAKE:
+            self._traces.consume()
+            self._taken = now
 
     def _pace(self) -> float:
         """Return the seconds until the next look at the rings, and set the timer to it."""

@@ -77,6 +77,10 @@ class RubyRuntime:
         vm = self.image.address(VM_POINTER)
         return running_context(memory, self.layout, self.proc_info.current_ctx_ptr, vm)
 
+    def search_identifiers(self, memory: Memory) -> int:
+        """Return the address of the symbol table now, or 0: in a Ruby that only starts it is no table yet."""
+        return _identifier_table(self.image, memory, self.layout)
+
 
 def find_ruby(
     pid: int,

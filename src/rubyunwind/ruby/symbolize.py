@@ -32,6 +32,9 @@ _MOMENT, _CHANGING = 0.002, 5.0
 # There, seconds from a sample to the reading of code that was not known: later it may be other code's name.
 _LATE = 0.008
 
+# Seconds until a symbol table that was not found is searched again, and twice as long each time after.
+_PATIENCE = 0.002
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -87,13 +90,17 @@ class RubySymbolizer:
         self.replaced = 0  # times that other code was found where some was known
         self._clock = clock
         self._origin = weakref.ref(forked_from) if forked_from is not None else None
-        table = runtime.identifier_table
-        self._identifiers = IdentifierTable(memory, runtime.layout, table) if table else None
-        self._classes = ClassPaths(memory, runtime.layout, self._identifiers)
-        self._qualifies = self._classes.readable
+        self._runtime = runtime
+        self._look_again, self._patience = 0.0, _PATIENCE
+        self._know_identifiers(runtime.identifier_table)
         self._frames: dict[tuple[int, int, int], tuple[Frame, _Code, _Method | None]] = {}
         self._codes: dict[int, _Code] = {}
         self._methods: dict[int, _Method | None] = {}
+
+    def _know_identifiers(self, table: int) -> None:
+        self._identifiers = IdentifierTable(self._memory, self._layout, table) if table else None
+        self._classes = ClassPaths(self._memory, self._layout, self._identifiers)
+        self._qualifies = self._classes.readable
 
     def clear(self) -> None:
         """Forget everything."""
@@ -241,11 +248,19 @@ class RubySymbolizer:
 
     def _identifier(self, identifier: int) -> str | None:
         if self._identifiers is None:
-            return None
+            self._find_identifiers()
         try:
-            return self._identifiers.name(identifier)
+            return self._identifiers.name(identifier) if self._identifiers is not None else None
         except RubyUnwindError:
             return None
+
+    def _find_identifiers(self) -> None:
+        """Search the symbol table of a stripped Ruby that had only started when the others were found."""
+        now = self._clock()
+        if now >= self._look_again:
+            self._know_identifiers(self._runtime.search_identifiers(self._memory))
+            self._look_again = now + self._patience
+            self._patience *= 2
 
 
 def gc_frame(phase: int) -> Frame:
