@@ -152,3 +152,36 @@ def test_the_default_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / ".cache" / "rubyunwind"
+
+
+def test_what_was_not_used_for_longest_goes_when_the_room_is_used_up(tmp_path: Path) -> None:
+    cache = TableCache(tmp_path, max_total=10_000)
+    for number in range(8):
+        assert cache.put(f"{number:02}", DIGEST, bytes(1000))
+        os.utime(tmp_path / f"{number:02}.deltas", (number, number))
+    assert cache.get("00", DIGEST) == bytes(1000)  # noted as used just now
+    other = tmp_path / "notes.txt"
+    other.write_text("not ours " * 1000)
+    assert cache.put("08", DIGEST, bytes(2000))
+    left = {path.stem for path in tmp_path.glob("*.deltas")}
+    assert {"00", "08"} <= left
+    assert left - {"00", "08"} == {"04", "05", "06", "07"}
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.deltas")) <= 7_500
+    assert other.exists()
+
+
+def test_an_entry_that_is_larger_than_the_room_is_kept_until_the_next(tmp_path: Path) -> None:
+    cache = TableCache(tmp_path, max_total=100)
+    for key in ("aa", "bb"):
+        assert cache.put(key, DIGEST, bytes(1000))
+        assert cache.get(key, DIGEST) == bytes(1000)
+    assert [path.stem for path in tmp_path.iterdir()] == ["bb"]
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    old, fresh = tmp_path / ".cc.deltas.1.abcd", tmp_path / ".dd.deltas.2.abcd"
+    old.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    fresh.write_bytes(b"half")
+    assert TableCache(tmp_path).put("ee", DIGEST, b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [fresh.name, "ee.deltas"]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import stat
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,13 @@ __all__ = ["FORMAT_VERSION", "TableCache", "default_cache_dir"]
 
 FORMAT_VERSION = 2
 MAX_ENTRY = 256 << 20  # bytes
+MAX_TOTAL = 512 << 20
+"""Bytes of a directory: beyond it what was not used for longest goes. A libruby takes some 4 MB."""
+
+_SUFFIX = ".deltas"
+_USED = 3600.0  # seconds after which a use is noted again
+_ABANDONED = 3600.0  # seconds after which an entry that is being written is written by nobody
+_LEFT = 0.75  # share of the room that is left when some is made
 
 _MAGIC = b"RUNWCFI\0"
 # magic, format version, CRC-32 of what follows the header, its size; then the digest of the sources
@@ -33,10 +41,12 @@ class TableCache:
     An entry is only given back for the digest (32 bytes) it was stored with: keys come out of profiled
     files, and one file could claim another's build id. Nothing here raises for what is on the disk.
     The directory has to be the user's own, so that root neither reads nor writes in somebody else's.
+    It is kept below `max_total` bytes, as a host sees many versions of its files.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, max_total: int = MAX_TOTAL) -> None:
         self._given = directory
+        self._max_total = max_total
 
     def get(self, key: str, digest: bytes) -> bytes | None:
         """Return what was stored under `key` for that digest, or None."""
@@ -52,6 +62,8 @@ class TableCache:
                 if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ENTRY:
                     return None
                 data = file.read(MAX_ENTRY)
+                if time.time() - status.st_mtime > _USED:
+                    os.utime(fd)
         except OSError:
             return None
         finally:
@@ -78,6 +90,7 @@ class TableCache:
                 file.write(header)
                 file.write(payload)
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            self._make_room(directory, keep=name)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
@@ -85,6 +98,27 @@ class TableCache:
         finally:
             os.close(directory)
         return True
+
+    def _make_room(self, directory: int, keep: str) -> None:
+        with os.scandir(directory) as entries:
+            found = [entry for entry in entries if _SUFFIX in entry.name]
+        now = time.time()
+        kept: list[tuple[float, int, str]] = []
+        for entry in found:
+            with contextlib.suppress(OSError):  # somebody else makes room, too
+                status = entry.stat(follow_symlinks=False)
+                if entry.name.endswith(_SUFFIX):
+                    kept.append((status.st_mtime, status.st_size, entry.name))
+                elif now - status.st_mtime > _ABANDONED:  # its writer was killed
+                    os.unlink(entry.name, dir_fd=directory)
+        total = sum(size for _, size, _ in kept)
+        if total <= self._max_total:
+            return
+        for _, size, name in sorted(kept):
+            if name != keep and total > self._max_total * _LEFT:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+                total -= size
 
     def _open(self, *, create: bool) -> int:
         """Return a descriptor of the directory, or -1 when it is missing or not the user's own."""
@@ -104,4 +138,4 @@ class TableCache:
 def _name(key: str) -> str:
     if not key.isalnum() or len(key) > 200:
         raise ValueError(f"cache keys are short hexadecimal names, not {key!r}")
-    return f"{key}.deltas"
+    return f"{key}{_SUFFIX}"
