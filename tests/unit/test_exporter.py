@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pushing to receivers that are up, down, slow, full, and gone in between: nothing is lost without a count."""
+"""Pushing to receivers that are up, down, slow, full, and gone in between: nothing goes without a count."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -34,10 +35,7 @@ META = Meta("ruby app.rb", "ruby app.rb", STARTED, 0.0, 99.0, ("ruby 3.1.2",))
 FORMATS = ["pprof", "otlp"]
 
 
-@pytest.fixture(autouse=True)
-def _needs_the_extra(request: pytest.FixtureRequest) -> None:
-    if "otlp" in request.node.callspec.params.values() if hasattr(request.node, "callspec") else True:
-        pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
+pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
 
 
 def samples(names: Iterable[str], start: int = STARTED) -> list[Sample]:
@@ -301,8 +299,8 @@ def test_pprof_is_tried_again_where_pyroscope_may_recover(status: int) -> None:
 def test_a_receiver_that_hangs_up_gets_it_again() -> None:
     with receiving([hang_up, hang_up]) as receiver, pushing(receiver.url) as exporter:
         exporter.add(batch(0))
-        exporter.poll()
         exporter.flush(0)
+        exporter.poll()
         assert exporter.stats.trouble == "it closed the connection without an answer"
         assert exporter.flush(PATIENCE)
     assert arrived(receiver.taken) == {"batch0": 10}
@@ -326,7 +324,7 @@ def test_what_is_no_http_is_a_failure(nonsense: bytes) -> None:
 
         def serve() -> None:
             client, _ = server.accept()
-            with client:
+            with client, suppress(ConnectionError):
                 client.sendall(nonsense)
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(1 << 16):
@@ -389,21 +387,25 @@ def test_an_early_refusal_is_read_though_the_body_was_not_taken() -> None:
 
 def test_another_thread_can_cut_a_request_off() -> None:
     waiting = threading.Event()
-    with receiving(usually=lambda handler: (waiting.set(), drip(handler))[0]) as receiver:  # type: ignore[func-returns-value]
-        with pushing(receiver.url) as exporter:
-            exporter.add(batch(0))
-            close_batch(exporter)
-            thread = threading.Thread(target=exporter.poll)
-            thread.start()
-            assert waiting.wait(PATIENCE)
-            while thread.is_alive():
-                exporter.abort()
-                thread.join(0.01)
-            assert exporter.stats.waiting == 10
-            assert exporter.stats.retries == 1
-            exporter.add(batch(1))  # and it goes on
-            receiver.usually = answer(200)
-            assert exporter.flush(PATIENCE)
+
+    def wait(handler: Any) -> None:
+        waiting.set()
+        drip(handler)
+
+    with receiving(usually=wait) as receiver, pushing(receiver.url) as exporter:
+        exporter.add(batch(0))
+        close_batch(exporter)
+        thread = threading.Thread(target=exporter.poll)
+        thread.start()
+        assert waiting.wait(PATIENCE)
+        while thread.is_alive():
+            exporter.abort()
+            thread.join(0.01)
+        assert exporter.stats.waiting == 10
+        assert exporter.stats.retries == 1
+        exporter.add(batch(1))  # and it goes on
+        receiver.usually = answer(200)
+        assert exporter.flush(PATIENCE)
     assert arrived(receiver.taken[-2:]) == {"batch0": 10, "batch1": 10}
 
 
@@ -538,12 +540,12 @@ def test_it_waits_as_long_as_the_receiver_asks(asked: str) -> None:
     [("999999999999", 290, 330), ("soon", 0, 1), ("-5", 0, 1), ("", 0, 1), ("nan", 0, 1)],
 )
 def test_what_is_asked_for_is_taken_within_limits(asked: str, low: float, high: float) -> None:
-    with receiving([answer(503, Retry_After=asked)]) as receiver:
-        with pushing(receiver.url, backoff=Backoff()) as exporter:
-            exporter.add(batch(0))
-            close_batch(exporter)
-            exporter.poll()
-            assert low <= exporter._backoff.left <= high
+    busy = answer(503, Retry_After=asked)
+    with receiving([busy]) as receiver, pushing(receiver.url, backoff=Backoff()) as exporter:
+        exporter.add(batch(0))
+        close_batch(exporter)
+        exporter.poll()
+        assert low <= exporter._backoff.left <= high
 
 
 def test_the_wait_doubles_up_to_its_limit_and_success_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,12 +599,12 @@ def test_profiles_that_a_receiver_leaves_out_are_counted_and_not_sent_again() ->
     said = service.ExportProfilesServiceResponse()
     said.partial_success.rejected_profiles = 1
     said.partial_success.error_message = "too old"
-    with receiving([answer(200, said.SerializeToString())]) as receiver:
-        with pushing(receiver.url, "otlp") as exporter:
-            exporter.add(batch(0))
-            assert exporter.flush(PATIENCE)
-            assert exporter.stats.rejected == 1
-            assert exporter.stats.trouble == "it took a request without 1 of its profiles: too old"
+    partly = answer(200, said.SerializeToString())
+    with receiving([partly]) as receiver, pushing(receiver.url, "otlp") as exporter:
+        exporter.add(batch(0))
+        assert exporter.flush(PATIENCE)
+        assert exporter.stats.rejected == 1
+        assert exporter.stats.trouble == "it took a request without 1 of its profiles: too old"
     assert len(receiver.seen) == 1
 
 
