@@ -19,8 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from format_readers import read_otlp, read_pprof
-from receiver import PATIENCE, Received, answer, cut_off, drip, free_port, hang_up, receiving
 
+from receiver import PATIENCE, Received, answer, cut_off, drip, free_port, hang_up, receiving
 from rubyunwind import Endpoint, Exporter, Sample, Totals
 from rubyunwind.bpf.lifetime import LifetimeError
 from rubyunwind.errors import RubyUnwindError
@@ -502,14 +502,14 @@ def test_the_next_one_sends_what_the_last_one_left(tmp_path: Path) -> None:
 def test_after_kill_nine_the_next_one_sends_every_batch_that_was_closed(tmp_path: Path) -> None:
     port, spool = free_port(), tmp_path / "spool"
     code = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "import os, signal, sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_exporter import *\n"
         f"exporter = pushing('http://127.0.0.1:{port}', spool={str(spool)!r})\n"
         "for number in range(3): exporter.add(batch(number)); exporter.flush(0)\n"
         "exporter.add(batch(3))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=False)
+    killed = subprocess.run([sys.executable, "-c", code, *map(str, Path(__file__).parents[:2])], check=False)
     assert killed.returncode == -9
     with receiving(port=port) as receiver, pushing(f"http://127.0.0.1:{port}", spool=spool) as exporter:
         assert exporter.flush(PATIENCE)

@@ -227,7 +227,7 @@ def say_pushed(endpoint: object, stats: Pushed) -> None:
         f"pushed {stats.sent} samples in {stats.requests} requests ({stats.sent_bytes} bytes) to {endpoint}"
     )
     if stats.retries:
-        text += f", {stats.retries} of them repeated"
+        text += f"; {stats.retries} attempts failed"
     click.echo(f"rubyunwind: {text}", err=True)
     if stats.waiting:
         click.echo(

@@ -56,9 +56,9 @@ def cut_off(handler: BaseHTTPRequestHandler) -> None:
 
 
 def drip(handler: BaseHTTPRequestHandler) -> None:
-    """Answer with a byte now and then, for ever."""
+    """Send a byte now and then, for half an hour, and say nothing with them but to wait."""
     with suppress(OSError):
-        for byte in b"HTTP/1.1 200 OK\r\nX-Padding: " + b"x" * 100_000:
+        for byte in b"HTTP/1.1 100 Continue\r\n\r\n" * 4000:
             handler.wfile.write(bytes([byte]))
             handler.wfile.flush()
             time.sleep(0.02)
