@@ -403,6 +403,7 @@ def test_another_thread_can_cut_a_request_off() -> None:
             thread.join(0.01)
         assert exporter.stats.waiting == 10
         assert exporter.stats.retries == 1
+        assert exporter.stats.trouble == "it was cut off"
         exporter.add(batch(1))  # and it goes on
         receiver.usually = answer(200)
         assert exporter.flush(PATIENCE)

@@ -95,6 +95,7 @@ class Connection:
         self._endpoint = endpoint
         self._context = _context_of(endpoint) if endpoint.scheme == "https" else None
         self._line: _Line | None = None
+        self._aborted = False
         self._http: http.client.HTTPConnection | None = None
 
     def post(self, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -103,6 +104,7 @@ class Connection:
         Looking up the host's name is the C library's, which has a time limit of its own.
         """
         deadline = time.monotonic() + self._endpoint.timeout
+        self._aborted = False
         try:
             if self._line is None or self._http is None:
                 self._connect(deadline)
@@ -112,7 +114,8 @@ class Connection:
             return self._exchange(self._http, target, headers, body)
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             self.close()
-            raise Unreachable(_why(error, self._endpoint.timeout)) from error
+            why = "it was cut off" if self._aborted else _why(error, self._endpoint.timeout)
+            raise Unreachable(why) from error
         except BaseException:
             self.close()
             raise
@@ -128,6 +131,7 @@ class Connection:
         """Have a `post` in another thread fail at once. One that still looks a name up is not reached."""
         line = self._line
         if line is not None:
+            self._aborted = True
             with suppress(OSError):
                 line.socket.shutdown(socket.SHUT_RDWR)
 
