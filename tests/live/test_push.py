@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from receiver import Received, answer, drip, free_port, receiving
+from rubyunwind import Exporter, Recording
 
 from .recorder import Record, refused, until, weight
 from .spinning import RUBY
@@ -156,6 +157,17 @@ def test_everything_that_runs_is_pushed_until_ctrl_c(record: Record) -> None:
         recorder.interrupt(group=False)
         assert recorder.wait() == 0
     assert leaves(receiver.taken).total() == recorder.samples_read
+
+
+def test_an_exporter_is_a_sink_of_a_recording() -> None:
+    with receiving() as receiver:
+        recording = Recording(command=[RUBY, "--disable-gems", "-e", SHORT], rate=199, backend="bpf")
+        with Exporter(receiver.url, every=1e6) as exporter, recording:
+            profile = recording.run(sinks=[exporter], keep=False)
+            assert exporter.flush(30)
+            assert exporter.stats.sent == profile.totals.read >= 100
+        assert len(profile.samples) == 0
+        assert leaves(receiver.taken).total() == profile.totals.read
 
 
 def test_two_recordings_do_not_share_a_spool(record: Record, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ def test_a_url_without_a_path_gets_the_formats_own(
         ("https://host/p?key=secret", "https://host/p", "host", 443),
         ("http://[::1]:4318/p", "http://[::1]:4318/p", "::1", 4318),
         ("http://host:80/p", "http://host/p", "host", 80),
+        ("http://b\u00fccher.example/p", "http://xn--bcher-kva.example/p", "xn--bcher-kva.example", 80),
+        ("http://my_host/p", "http://my_host/p", "my_host", 80),
     ],
 )
 def test_it_is_shown_without_secrets(url: str, shown: str, host: str, port: int) -> None:

@@ -205,7 +205,7 @@ def _address(url: str) -> _Address:
         parts = urlsplit(url)
         port = parts.port
         host = parts.hostname or ""
-        host.encode("idna")
+        host = host.encode("idna").decode()
     except ValueError as error:  # UnicodeError is one
         raise RubyUnwindError(f"the receiver's URL cannot be read; {_UNDERSTOOD}") from error
     if parts.scheme not in _PORTS:

@@ -192,6 +192,9 @@ class Exporter:
     def close(self) -> None:
         """Leave what was not sent in the spool, and close it; without one it is lost. Twice is harmless."""
         if os.getpid() != self._owner:
+            # The copies only: the lock is held as long as the parent has its own.
+            self._connection.close()
+            self._spool.release()
             return
         with self._turn:
             if self._closed:

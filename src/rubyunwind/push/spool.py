@@ -77,12 +77,12 @@ class Spool:
             self._open(path)
             self._look()
         except OSError as error:
-            self._release()
+            self.release()
             raise RubyUnwindError(
                 f"cannot spool in {path}: {error.strerror or error}; name another directory"
             ) from error
         except BaseException:
-            self._release()
+            self.release()
             raise
         self._make_room(0)
 
@@ -226,9 +226,10 @@ class Spool:
             self.lost[NOT_KEPT] += entry.samples
             self._size -= entry.size
             self._entries.remove(entry)
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Close the descriptors, and with the last copy of them the lock goes."""
         for fd in (self._lock, self._directory):
             if fd >= 0:
                 os.close(fd)
