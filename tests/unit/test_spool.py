@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rubyunwind import Exporter
+from rubyunwind import Exporter, Sample
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.push.bodies import Request
 from rubyunwind.push.spool import Spool
@@ -238,12 +238,27 @@ def test_what_the_disk_does_not_take_waits_in_memory_and_is_told(path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, previous)
     assert one.trouble == "File too large"
+    assert one.unwritten == 1
     assert len(files(path)) == 1
     assert len(one) == 2
     one.put(request(3))
     assert one.trouble == ""
     assert drained(one) == [request(number) for number in (1, 2, 3)]
     one.close()
+
+
+def test_a_full_disk_is_told_apart_from_a_receiver_that_is_down(path: Path) -> None:
+    with Exporter("http://127.0.0.1:1/ingest", spool=path, every=1e6) as exporter:
+        for each in path.iterdir():
+            each.unlink()
+        path.rmdir()
+        exporter.add([Sample(1, 2, 3, "ruby", ())])
+        exporter.flush(0)
+        exporter.poll()
+        stats = exporter.stats
+        assert (stats.trouble, stats.spool_trouble) == ("Connection refused", "No such file or directory")
+        assert (stats.unspooled, stats.waiting) == (1, 1)
+    assert exporter.stats.lost == (("not sent before the end", 1),)
 
 
 def test_what_waits_in_memory_only_is_lost_when_it_is_closed(path: Path) -> None:
@@ -261,8 +276,6 @@ def test_what_waits_in_memory_only_is_lost_when_it_is_closed(path: Path) -> None
 
 def test_nothing_secret_is_in_a_file(path: Path) -> None:
     with Exporter("http://user:secret@127.0.0.1:1/ingest?key=secret", spool=path) as exporter:
-        from rubyunwind import Sample
-
         exporter.add([Sample(1, 2, 3, "ruby", ())])
         exporter.flush(0)
         [name] = files(path)

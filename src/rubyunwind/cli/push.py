@@ -111,7 +111,7 @@ class Shipping(AbstractContextManager["Shipping"]):
         self._ending = threading.Event()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
-        self._trouble = ""
+        self._trouble = self._spool_trouble = ""
         self._ended = False
 
     @classmethod
@@ -178,11 +178,16 @@ class Shipping(AbstractContextManager["Shipping"]):
     def _say_trouble(self) -> None:
         """Say what is wrong when it begins, and that it is over, not each time."""
         stats = self._exporter.stats
+        where = f"pushing to {self._exporter.endpoint}"
         if stats.trouble and not self._trouble:
-            self._say(f"pushing to {self._exporter.endpoint}: {stats.trouble}")
+            self._say(f"{where}: {stats.trouble}")
         elif self._trouble and not stats.trouble:
-            self._say(f"pushing to {self._exporter.endpoint}: it takes profiles again")
-        self._trouble = stats.trouble
+            self._say(f"{where}: it takes profiles again")
+        if stats.spool_trouble and not self._spool_trouble:
+            self._say(
+                f"cannot write to the spool: {stats.spool_trouble}; what waits for the receiver is in memory"
+            )
+        self._trouble, self._spool_trouble = stats.trouble, stats.spool_trouble
 
     @staticmethod
     def _say(text: str) -> None:
@@ -234,6 +239,8 @@ def say_pushed(endpoint: object, stats: Pushed) -> None:
             f"rubyunwind: {stats.waiting} samples in {stats.waiting_requests} requests wait in the spool",
             err=True,
         )
+    if stats.unspooled:
+        click.echo(f"rubyunwind: {stats.unspooled} requests could not be written to the spool", err=True)
     if stats.rejected:
         click.echo(f"rubyunwind: the receiver left out {stats.rejected} profiles of them", err=True)
     if stats.lost:

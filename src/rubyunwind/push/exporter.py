@@ -50,7 +50,9 @@ class Pushed:
     `taken` came from `add` and `resumed` from an earlier run's spool. Together they are what was `sent` (the
     receiver has said so), is `waiting` (in `waiting_requests` of `waiting_bytes`, or in the batch that grows)
     and was `lost`, by reason. `retries` are requests that have to be sent again, `rejected` profiles that the
-    receiver has left out of requests which it took. `trouble` is what is wrong now, "" for nothing.
+    receiver has left out of requests which it took. `unspooled` requests could not be written to the spool,
+    and waited in memory. `trouble` is what is wrong with the receiver now, `spool_trouble` with the spool; ""
+    for nothing.
     """
 
     taken: int = 0
@@ -64,7 +66,9 @@ class Pushed:
     waiting_bytes: int = 0
     retries: int = 0
     rejected: int = 0
+    unspooled: int = 0
     trouble: str = ""
+    spool_trouble: str = ""
 
 
 class Exporter:
@@ -118,6 +122,7 @@ class Exporter:
         self._counts: Counter[str] = Counter()
         self._trouble = ""
         self._waiting = (0, 0, 0)
+        self._unspooled = (0, "")
         self._look_at_spool()
 
     def __enter__(self) -> Exporter:
@@ -224,7 +229,9 @@ class Exporter:
                 waiting_bytes=size,
                 retries=self._counts["retries"],
                 rejected=self._counts["rejected"],
+                unspooled=self._unspooled[0],
                 trouble=self._trouble,
+                spool_trouble=self._unspooled[1],
             )
 
     @property
@@ -258,6 +265,7 @@ class Exporter:
         found = (len(self._spool), self._spool.size, self._spool.samples)
         with self._lock:
             self._waiting = found
+            self._unspooled = (self._spool.unwritten, self._spool.trouble)
             self._lost.update(self._spool.lost)
             self._spool.lost.clear()
 
@@ -293,9 +301,6 @@ class Exporter:
                 self._lost["too large for a request"] += unfit
         for request in made:
             self._spool.put(request)
-        if self._spool.trouble:
-            with self._lock:
-                self._trouble = f"cannot write to the spool: {self._spool.trouble}; requests wait in memory"
         self._look_at_spool()
 
     def _send(self) -> bool:
@@ -348,8 +353,6 @@ class Exporter:
                 self._trouble = (
                     f"it took a request without {rejected} of its profiles: {said or 'no reason given'}"
                 )
-            if self._spool.trouble:
-                self._trouble = f"cannot write to the spool: {self._spool.trouble}; requests wait in memory"
 
     def _said(self, answer: Answer) -> str:
         """One line of what a receiver answered."""

@@ -55,13 +55,14 @@ class _Entry:
 class Spool:
     """Owns the directory's descriptor and its lock until it is closed. For one thread at a time.
 
-    `limit` is in bytes, of compressed bodies. `lost` counts samples by reason, `trouble` says why the last
-    request could not be written ("" when it was): such a one waits in memory.
+    `limit` is in bytes, of compressed bodies. `lost` counts samples by reason, `unwritten` the requests that
+    could not be written and wait in memory; `trouble` is why the last one could not ("" when it could).
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, format_: str, limit: int) -> None:
         """RubyUnwindError if the directory cannot be used, is not the user's own, or is in use."""
         self.lost: Counter[str] = Counter()
+        self.unwritten = 0
         self.trouble = ""
         self.others = 0
         self._format = format_
@@ -152,6 +153,7 @@ class Spool:
                 entry = replace(entry, name=name, request=None)
                 self.trouble = ""
             except OSError as error:
+                self.unwritten += 1
                 self.trouble = error.strerror or str(error)
         self._entries.append(entry)
         self._size += entry.size
