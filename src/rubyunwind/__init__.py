@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.snapshot import snapshot
     from rubyunwind.profiler.user_profiler import UserProfiler
     from rubyunwind.push.endpoint import Endpoint
-    from rubyunwind.push.exporter import Exporter, Pushed
+    from rubyunwind.push.exporter import Exporter
+    from rubyunwind.push.pushed import Pushed
 
 __version__ = "0.1.0"  # as in pyproject.toml and meson.build; asking the installed package takes 60 ms
 
@@ -73,7 +74,7 @@ _LAZY = {
     "OffCPU": "rubyunwind.profiler.off_cpu",
     "Profile": "rubyunwind.profiler.recording",
     "Profiler": "rubyunwind.profiler.profiler",
-    "Pushed": "rubyunwind.push.exporter",
+    "Pushed": "rubyunwind.push.pushed",
     "Recording": "rubyunwind.profiler.recording",
     "Sample": "rubyunwind.profiler.sample",
     "Samples": "rubyunwind.profiler.samples",

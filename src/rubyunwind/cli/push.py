@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rubyunwind.formats.registry import Meta
     from rubyunwind.profiler.sample import Totals
     from rubyunwind.profiler.samples import Samples
-    from rubyunwind.push.exporter import Exporter, Pushed
+    from rubyunwind.push.exporter import Exporter
+    from rubyunwind.push.pushed import Pushed
 
 __all__ = ["Shipping", "push_options"]
 

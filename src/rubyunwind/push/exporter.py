@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rubyunwind.bpf.lifetime import LifetimeError
@@ -18,6 +18,7 @@ from rubyunwind.push.backoff import Backoff
 from rubyunwind.push.bodies import difference, headers_of, requests_of
 from rubyunwind.push.connection import Connection, Unreachable
 from rubyunwind.push.endpoint import Endpoint
+from rubyunwind.push.pushed import Pushed
 from rubyunwind.push.spool import Spool
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rubyunwind.push.bodies import Request
     from rubyunwind.push.connection import Answer
 
-__all__ = ["Exporter", "Pushed"]
+__all__ = ["Exporter"]
 
 # A batch is closed when this many samples are in it, also before its time.
 _BATCH = 1 << 16
@@ -41,34 +42,6 @@ _RETRYABLE = {"otlp": frozenset({429, 502, 503, 504}), "pprof": frozenset({408, 
 _MOST_SAID = 200  # characters of what a receiver said
 # RFC 9110: 300 to 399 name another place, which we do not go to.
 _REDIRECTED = range(300, 400)
-
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """Counts of an Exporter, of samples where nothing else is said.
-
-    `taken` came from `add` and `resumed` from an earlier run's spool. Together they are what was `sent` (the
-    receiver has said so), is `waiting` (in `waiting_requests` of `waiting_bytes`, or in the batch that grows)
-    and was `lost`, by reason. `retries` are requests that have to be sent again, `rejected` profiles that the
-    receiver has left out of requests which it took. `unspooled` requests could not be written to the spool,
-    and waited in memory. `trouble` is what is wrong with the receiver now, `spool_trouble` with the spool; ""
-    for nothing.
-    """
-
-    taken: int = 0
-    resumed: int = 0
-    sent: int = 0
-    waiting: int = 0
-    lost: tuple[tuple[str, int], ...] = ()
-    requests: int = 0
-    sent_bytes: int = 0
-    waiting_requests: int = 0
-    waiting_bytes: int = 0
-    retries: int = 0
-    rejected: int = 0
-    unspooled: int = 0
-    trouble: str = ""
-    spool_trouble: str = ""
 
 
 class Exporter:
