@@ -206,6 +206,15 @@ install_collector() {
     say "no Collector: go could not build it, see build/collector.log; its tests are skipped"
 }
 
+# Pyroscope's own parser of labels: a second's work.
+install_pyroscope_labels() {
+  [ build/foreign/bin/pyroscope-labels -nt tests/foreign/pyroscope/go.sum ] && return
+  mkdir -p build/foreign/bin
+  (cd tests/foreign/pyroscope && go build -o ../../../build/foreign/bin/pyroscope-labels .) \
+    >build/pyroscope-labels.log 2>&1 ||
+    say "no pyroscope-labels: go could not build it, see build/pyroscope-labels.log; its test is skipped"
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9 # two targets may be made at once, in two terminals
@@ -214,5 +223,5 @@ make_venv
 [ -z "$package" ] || install_package
 for group in "$@"; do
   [ "$group" != fuzz ] || install_atheris
-  [ "$group" != foreign ] || { install_readers; install_collector; }
+  [ "$group" != foreign ] || { install_readers; install_collector; install_pyroscope_labels; }
 done

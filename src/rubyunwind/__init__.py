@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.samples import Samples
     from rubyunwind.profiler.snapshot import snapshot
     from rubyunwind.profiler.user_profiler import UserProfiler
+    from rubyunwind.push.endpoint import Endpoint
+    from rubyunwind.push.exporter import Exporter
+    from rubyunwind.push.pushed import Pushed
 
 __version__ = "0.1.0"  # as in pyproject.toml and meson.build; asking the installed package takes 60 ms
 
@@ -40,11 +43,14 @@ __all__ = [
     "AttachError",
     "BpfError",
     "DecodeError",
+    "Endpoint",
+    "Exporter",
     "LifetimeError",
     "NotSupported",
     "OffCPU",
     "Profile",
     "Profiler",
+    "Pushed",
     "Recording",
     "RubyUnwindError",
     "Sample",
@@ -62,10 +68,13 @@ __all__ += abi.__all__
 
 # Public names that cost something to import, and the modules they live in.
 _LAZY = {
+    "Endpoint": "rubyunwind.push.endpoint",
+    "Exporter": "rubyunwind.push.exporter",
     "LifetimeError": "rubyunwind.bpf.lifetime",
     "OffCPU": "rubyunwind.profiler.off_cpu",
     "Profile": "rubyunwind.profiler.recording",
     "Profiler": "rubyunwind.profiler.profiler",
+    "Pushed": "rubyunwind.push.pushed",
     "Recording": "rubyunwind.profiler.recording",
     "Sample": "rubyunwind.profiler.sample",
     "Samples": "rubyunwind.profiler.samples",

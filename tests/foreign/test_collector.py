@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,35 +12,24 @@ from pathlib import Path
 import pytest
 
 from foreign.made import META, SAMPLES, TOTALS, total
+from foreign.running import Collector
+from receiver import free_port
 from rubyunwind.formats import write
 from rubyunwind.formats.names import printable
 from rubyunwind.profiler.sample import Sample
-
-CONFIGURATION = """
-receivers: {otlp: {protocols: {http: {endpoint: "127.0.0.1:%d"}}}}
-exporters: {debug: {verbosity: detailed}}
-service:
-  telemetry: {metrics: {level: none}}
-  pipelines: {profiles: {receivers: [otlp], exporters: [debug]}}
-"""
-START = 60  # seconds
 
 Post = Callable[[bytes], int]
 
 
 @pytest.fixture
-def collector(tool: Callable[[str], str], tmp_path: Path) -> Iterator[tuple[Post, Path]]:
-    """A Collector that runs: what posts to it and gives the status, and the file that it prints into."""
+def collector(tool: Callable[[str], str], tmp_path: Path) -> Iterator[tuple[Post, Collector]]:
+    """A Collector that runs, and what posts to it and gives the status."""
     pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
-    program = tool("collector")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    configuration, printed = tmp_path / "collector.yaml", tmp_path / "printed"
-    configuration.write_text(CONFIGURATION % port)
+    running = Collector(tool("collector"), tmp_path, free_port())
 
     def post(body: bytes) -> int:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1development/profiles",
+            f"{running.url}/v1development/profiles",
             data=body,
             headers={"Content-Type": "application/x-protobuf"},
         )
@@ -53,35 +39,24 @@ def collector(tool: Callable[[str], str], tmp_path: Path) -> Iterator[tuple[Post
         except urllib.error.HTTPError as error:
             return error.code
 
-    with printed.open("wb") as file:
-        running = subprocess.Popen(
-            [program, f"--config=file:{configuration}", "--feature-gates=service.profilesSupport"],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
     try:
-        end = time.monotonic() + START
-        while "Everything is ready" not in printed.read_text():
-            assert running.poll() is None, printed.read_text()
-            assert time.monotonic() < end, printed.read_text()
-            time.sleep(0.1)
-        yield post, printed
+        running.start()
+        yield post, running
     finally:
-        running.terminate()
-        running.wait(START)
+        running.stop()
 
 
-def sent(collector: tuple[Post, Path], folder: Path, samples: list[Sample]) -> str:
+def sent(collector: tuple[Post, Collector], folder: Path, samples: list[Sample]) -> str:
     """Post a profile, whose file is the request as it is, and return what the Collector prints of it."""
-    post, printed = collector
+    post, running = collector
     path = folder / "profile.otlp"
     write(path, "otlp", samples, TOTALS, META)
-    before = len(printed.read_text())
+    before = len(running.printed)
     assert post(path.read_bytes()) == 200
-    return printed.read_text()[before:]
+    return running.printed[before:]
 
 
-def test_a_collector_takes_every_sample(collector: tuple[Post, Path], tmp_path: Path) -> None:
+def test_a_collector_takes_every_sample(collector: tuple[Post, Collector], tmp_path: Path) -> None:
     text = sent(collector, tmp_path, SAMPLES)
     values = [int(number) for row in re.findall(r"Values: \[([\d ]+)\]", text) for number in row.split()]
     assert len(values) == len(SAMPLES)
@@ -91,10 +66,10 @@ def test_a_collector_takes_every_sample(collector: tuple[Post, Path], tmp_path: 
     assert set(re.findall(r"thread\.id: Int\((\d+)\)", text)) == {"70", "71", "80"}
 
 
-def test_a_collector_takes_an_empty_profile(collector: tuple[Post, Path], tmp_path: Path) -> None:
+def test_a_collector_takes_an_empty_profile(collector: tuple[Post, Collector], tmp_path: Path) -> None:
     # It answers that all is well, and does not trouble exporters with what has no samples.
     assert sent(collector, tmp_path, []) == ""
 
 
-def test_a_collector_refuses_what_is_no_profile(collector: tuple[Post, Path]) -> None:
+def test_a_collector_refuses_what_is_no_profile(collector: tuple[Post, Collector]) -> None:
     assert collector[0](b"garbage") == 400

@@ -359,7 +359,8 @@ def read_otlp(data: bytes) -> Otlp:
     observations = []
     identities = set()
     for resource in message.resource_profiles:
-        [container] = [each.value.string_value for each in resource.resource.attributes] or [None]
+        pairs_of = {each.key: each.value.string_value for each in resource.resource.attributes}
+        container = pairs_of.get("container.id")
         for scope in resource.scope_profiles:
             for at, profile in enumerate(scope.profiles):
                 unit = {"samples": "samples", "off_cpu": "ns"}[strings[profile.sample_type.type_strindex]]

@@ -30,6 +30,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not set(HEAVY) & (after - before)
 
 
+def test_recording_loads_nothing_that_only_pushing_needs() -> None:
+    loaded = loaded_after("import rubyunwind.cli.record")
+    assert "rubyunwind.cli.push" in loaded
+    assert not {"http.client", "ssl", "email", "rubyunwind.push.exporter"} & loaded
+
+
 def test_importing_the_package_loads_no_room_but_the_abi() -> None:
     rooms = {
         name.split(".")[1] for name in loaded_after("import rubyunwind") if name.startswith("rubyunwind.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,15 @@ from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.notes import news, say_notes, say_totals
 from rubyunwind.cli.options import check_options, how_options, what_options
 from rubyunwind.cli.output import Output
+from rubyunwind.cli.push import Shipping, push_options
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.formats.registry import FORMATS
 from rubyunwind.profiler.off_cpu import BOTH, MODES, ONLY, OffCPU
 from rubyunwind.profiler.recording import Recording
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from rubyunwind.profiler.recording import Profile
     from rubyunwind.profiler.sample import Switches
 
@@ -71,6 +74,7 @@ _log = logging.getLogger(__name__)
     metavar="SECONDS",
     help="Count shorter waits only. Default: 0.",
 )
+@push_options
 @how_options
 def command(
     pids: tuple[int, ...],
@@ -88,8 +92,10 @@ def command(
     off_cpu_shortest: float | None,
     verbose: int,
     words: tuple[str, ...],
+    **push_options: Any,
 ) -> None:
-    """Record processes (-p PID), all of them (-a) or a COMMAND and write a flame graph or another format.
+    """Record processes (-p PID), all of them (-a) or a COMMAND and write a flame graph or another format, or
+    push what is recorded to a receiver (--push).
 
     The first Ctrl-C ends the recording and writes what was gathered, the second quits. The exit status is
     the command's own.
@@ -107,7 +113,13 @@ def command(
     if all_processes:
         _allow_more_descriptors()
     children = bool(words) if subprocesses is None else subprocesses
-    with Output.choose(output, format_, what) as target:
+    with ExitStack() as stack:
+        target = None
+        if push_options["push"] is None or output is not None or format_ is not None:
+            target = stack.enter_context(Output.choose(output, format_, what))
+        shipping = Shipping.choose(**push_options)
+        if shipping is not None:
+            stack.enter_context(shipping)
         recording = Recording(
             pids=pids,
             command=words or None,
@@ -125,26 +137,35 @@ def command(
                 off_cpu_shortest or 0.0,
             ),
         )
-        interrupts = Interrupts(recording, target.discard)
+        interrupts = Interrupts(recording, target.discard if target is not None else lambda: None)
         with interrupts, recording:
             _log.info("recording %s at %d Hz; Ctrl-C ends it", recording.profile.command, rate)
             said = recording.profiler.notes if pids else ()
             if recording.fallback:
                 said = (recording.fallback, *said)
             say_notes(said)
-            stream = target.stream()
+            stream = target.stream() if target is not None else None
+            if shipping is not None:
+                shipping.start()
             try:
-                profile = recording.run(duration, _progress if sys.stderr.isatty() else None, stream)
+                profile = recording.run(
+                    duration,
+                    _progress if sys.stderr.isatty() else None,
+                    [sink for sink in (stream, shipping) if sink is not None],
+                    keep=target is not None,
+                )
             except RubyUnwindError as error:  # the disk is full, say; the command's own work may matter
                 click.echo(f"rubyunwind: {error}; the recording ends here", err=True)
                 end_command(recording.command, interrupts, wait=True)
                 sys.exit(1)
-            if stream is None:
-                target.write(profile)
-            else:
+            if stream is not None:
                 stream.end()
-            _say_totals(profile, target)
+            elif target is not None:
+                target.write(profile)
+            _say_totals(profile, target, shipping)
             say_notes(news(profile, said, among_others=not pids))
+            if shipping is not None:
+                shipping.end(lambda: interrupts.count)
             status = end_command(recording.command, interrupts, wait=True)
     sys.exit(status)
 
@@ -176,11 +197,11 @@ def _switches_text(switches: Switches) -> str:
     return text
 
 
-def _say_totals(profile: Profile, target: Output) -> None:
+def _say_totals(profile: Profile, target: Output | None, shipping: Shipping | None) -> None:
     if sys.stderr.isatty():
         click.echo("\r\033[K", nl=False, err=True)
-    say_totals(profile, profile.samples.incomplete)
+    say_totals(profile, shipping.incomplete if shipping is not None else profile.samples.incomplete)
     if profile.totals.switches is not None:
         click.echo(f"rubyunwind: {_switches_text(profile.totals.switches)}", err=True)
-    if target.path is not None:
+    if target is not None and target.path is not None:
         click.echo(f"rubyunwind: wrote {target.path} ({target.format})", err=True)

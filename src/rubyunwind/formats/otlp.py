@@ -15,7 +15,8 @@ escaped as names.py says.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import os
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rubyunwind.errors import RubyUnwindError
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from rubyunwind.formats.tables import ThreadSamples
     from rubyunwind.profiler.sample import Sample, Totals
 
-__all__ = ["check", "write"]
+__all__ = ["check", "encode", "write"]
 
 _INSTALL = "pip install 'rubyunwind[otlp]' (opentelemetry-proto 1.40 or newer)"
 _UINT64_MAX = (1 << 64) - 1
+_PROFILE_ID = 16  # bytes of Profile.profile_id
 # What a unit is called: the type and the unit of a value.
 _UNITS = {"samples": ("samples", "count"), "ns": ("off_cpu", "nanoseconds")}
 _CPU = ("cpu", "nanoseconds")
@@ -214,10 +216,19 @@ def _totals(dictionary: _Dictionary, totals: Totals) -> list[int]:
     return [dictionary.attribute(f"rubyunwind.samples.{name}", count) for name, count in counts]
 
 
-def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
-    """Write the message. Without samples it has one empty profile, and its summary says so.
+def encode(
+    samples: Iterable[Sample],
+    totals: Totals,
+    meta: Meta,
+    *,
+    resource: Mapping[str, str] | None = None,
+    identified: bool = False,
+) -> bytes:
+    """Return the message. Without samples it has one empty profile, and its summary says so.
 
-    RubyUnwindError when opentelemetry-proto is missing or too old.
+    `resource` are attributes of every resource. Profiles that are `identified` have random ids, by which a
+    receiver can tell one that it has got twice. RubyUnwindError when opentelemetry-proto is missing or too
+    old.
     """
     messages, _ = _messages()
     tables = tables_of(samples)
@@ -226,10 +237,11 @@ def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta,
     start = start_of(tables, meta)
     containers = dict.fromkeys(thread.container for thread in tables.threads) or {None: None}
     for container in containers:
-        resource = data.resource_profiles.add()
-        if container:
-            resource.resource.attributes.add(key="container.id").value.string_value = printable(container)
-        scope = resource.scope_profiles.add()
+        found = data.resource_profiles.add()
+        for key, value in {**(resource or {}), "container.id": container}.items():
+            if value:
+                found.resource.attributes.add(key=key).value.string_value = printable(value)
+        scope = found.scope_profiles.add()
         scope.scope.name = "rubyunwind"
         said = circumstances(meta) + losses(totals, empty=not tables.threads)
         summary = scope.scope.attributes.add(key="rubyunwind.summary").value
@@ -237,7 +249,14 @@ def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta,
         mine = [thread for thread in tables.threads if thread.container == container]
         for unit in dict.fromkeys(thread.unit for thread in mine) or {"samples": None}:
             profile = scope.profiles.add()
+            if identified:
+                profile.profile_id = os.urandom(_PROFILE_ID)
             _put_profile(profile, dictionary, unit, start, meta)
             profile.attribute_indices.extend(_totals(dictionary, totals))
             _put_samples(profile, dictionary, [thread for thread in mine if thread.unit == unit])
-    file.write(data.SerializeToString())
+    return bytes(data.SerializeToString())
+
+
+def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
+    """Write the message. RubyUnwindError when opentelemetry-proto is missing or too old."""
+    file.write(encode(samples, totals, meta))

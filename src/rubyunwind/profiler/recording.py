@@ -228,19 +228,22 @@ class Recording:
         self,
         duration: float | None = None,
         progress: Callable[[Profile], None] | None = None,
-        sink: Sink | None = None,
+        sinks: Sequence[Sink] = (),
+        *,
+        keep: bool = True,
     ) -> Profile:
-        """Gather samples; `progress` is called now and then, `sink` gets them as they come.
+        """Gather samples; `progress` is called now and then, `sinks` get them as they come.
 
-        Returns the profile, also kept in `profile`.
+        Returns the profile, also kept in `profile`; unless they are to be kept, it has no samples.
         """
         profile = self.profile
         end = None if duration is None else self._began + duration
         due = update_due = 0.0
         while not self.stopped and (end is None or time.monotonic() < end):
             fresh = self.profiler.poll(0.1 if end is None else min(0.1, end - time.monotonic()))
-            profile.samples += fresh
-            if sink is not None:
+            if keep:
+                profile.samples += fresh
+            for sink in sinks:
                 sink.add(fresh)
             if not self.running:
                 break
@@ -249,14 +252,16 @@ class Recording:
                 due = now + _PROGRESS
                 self.update()
                 progress(profile)
-            if sink is not None and now >= update_due:
+            if sinks and now >= update_due:
                 update_due = now + _UPDATE
                 self.update()
-                sink.update(profile.totals, profile.meta)
+                for sink in sinks:
+                    sink.update(profile.totals, profile.meta)
         fresh = self.profiler.stop()
-        profile.samples += fresh
+        if keep:
+            profile.samples += fresh
         self.update()
-        if sink is not None:
+        for sink in sinks:
             sink.add(fresh)
             sink.update(profile.totals, profile.meta)
         return profile
