@@ -6,11 +6,13 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.habits import FamiliarCommand, FormatName
 from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.notes import news, say_notes, say_totals
 from rubyunwind.cli.options import check_options, how_options, what_options
@@ -29,7 +31,7 @@ __all__ = ["command"]
 _log = logging.getLogger(__name__)
 
 
-@click.command("record", short_help="sample processes or a command into a file")
+@click.command("record", cls=FamiliarCommand, short_help="sample processes or a command into a file")
 @what_options
 @click.option(
     "-a",
@@ -41,13 +43,15 @@ _log = logging.getLogger(__name__)
 @click.option(
     "-o",
     "--output",
+    "--file",
+    "output",
     help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.",
 )
 @click.option(
     "-f",
     "--format",
     "format_",
-    type=click.Choice(list(FORMATS)),
+    type=FormatName(list(FORMATS)),
     help="Default: by the suffix of the output, else flamegraph. "
     + "; ".join(f"{name}: {each.summary}" for name, each in FORMATS.items())
     + ".",
@@ -71,6 +75,12 @@ _log = logging.getLogger(__name__)
     metavar="SECONDS",
     help="Count shorter waits only. Default: 0.",
 )
+@click.option(
+    "-n",
+    "--native/--no-native",
+    default=True,
+    help="Native frames in stacks of Ruby are left out of the file; they are always sampled. Default: in.",
+)
 @how_options
 def command(
     pids: tuple[int, ...],
@@ -86,6 +96,7 @@ def command(
     off_cpu: str | None,
     off_cpu_probability: float | None,
     off_cpu_shortest: float | None,
+    native: bool,
     verbose: int,
     words: tuple[str, ...],
 ) -> None:
@@ -108,6 +119,10 @@ def command(
         _allow_more_descriptors()
     children = bool(words) if subprocesses is None else subprocesses
     with Output.choose(output, format_, what) as target:
+        if not native and target.format == "recording":
+            raise click.UsageError(
+                "a recording holds everything; `rubyunwind report --no-native` leaves them out"
+            )
         recording = Recording(
             pids=pids,
             command=words or None,
@@ -140,7 +155,7 @@ def command(
                 end_command(recording.command, interrupts, wait=True)
                 sys.exit(1)
             if stream is None:
-                target.write(profile)
+                target.write(profile if native else _without_native(profile))
             else:
                 stream.end()
             _say_totals(profile, target)
@@ -156,6 +171,12 @@ def _allow_more_descriptors() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _without_native(profile: Profile) -> Profile:
+    from rubyunwind.report.selection import Selection
+
+    return replace(profile, samples=Selection(native="none").of(profile.samples))
 
 
 def _progress(profile: Profile) -> None:
