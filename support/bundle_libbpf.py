@@ -29,6 +29,8 @@ LIBRARIES = {"libbpf1": "libbpf.so.1", "libelf1": "libelf.so.1"}
 TEXTS = ("LGPL-3", "GPL-3")
 COMMON = Path("/usr/share/common-licenses")
 LICENCES = "(LGPL-2.1-only OR BSD-2-Clause) AND (GPL-2.0-or-later OR LGPL-3.0-or-later)"
+# Minor versions of glibc 2 that PyPA's manylinux images, and so most wheels, are tagged with.
+TAGGED = (17, 28, 34, 39)
 # The oldest date that a zip file can hold: the same input gives the same wheel.
 DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -46,18 +48,21 @@ def elf_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def oldest_glibc(folder: Path) -> tuple[int, int]:
-    """Return the version of glibc that has all that the libraries and extensions ask for."""
-    newest = (2, 17)  # manylinux2014: there are no older tags that pip still knows for both machines
+def oldest_glibc(folder: Path) -> int:
+    """Return the first of TAGGED that has all that the libraries and extensions ask for."""
+    newest = 0
     for path in elf_files(folder):
         with path.open("rb") as file:
             for section in ELFFile(file).iter_sections():
                 if isinstance(section, GNUVerNeedSection):
                     for _, versions in section.iter_versions():
                         for version in versions:
-                            if found := re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", version.name):
-                                newest = max(newest, (int(found[1]), int(found[2])))
-    return newest
+                            if found := re.fullmatch(r"GLIBC_2\.(\d+)(?:\.\d+)?", version.name):
+                                newest = max(newest, int(found[1]))
+    for minor in TAGGED:
+        if minor >= newest:
+            return minor
+    raise SystemExit(f"it needs glibc 2.{newest}, for which there is no tag: build it on an older system")
 
 
 def machine_of(wheel: Path) -> str:
@@ -136,8 +141,7 @@ def main(source: str, unpacked: str, out: str) -> None:
             archive.extractall(folder)
         info = next(folder.glob("*.dist-info"))
         add_libraries(folder, info, tree)
-        major, minor = oldest_glibc(folder)
-        tag = f"{python_tag(info)}-abi3-manylinux_{major}_{minor}_{machine_of(wheel)}"
+        tag = f"{python_tag(info)}-abi3-manylinux_2_{oldest_glibc(folder)}_{machine_of(wheel)}"
         rewrite_metadata(info, tag)
         target = Path(out) / f"{info.name.removesuffix('.dist-info')}-{tag}.whl"
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -108,13 +108,14 @@ def test_every_licence_is_in_it(unpacked: Path) -> None:
     assert "libbpf1 1:1." in (unpacked / "rubyunwind/libs/README").read_text()
 
 
-def test_auditwheel_agrees_with_the_tag(wheel: Path) -> None:
+def test_the_tag_promises_no_more_than_auditwheel_finds(wheel: Path) -> None:
     said = subprocess.run([tool("auditwheel"), "show", str(wheel)], capture_output=True, text=True)
-    if said.returncode != 0 and "aarch64" in wheel.name:
-        pytest.skip(f"auditwheel cannot look at {wheel.name} here: {said.stderr.strip().splitlines()[-1]}")
     assert said.returncode == 0, said.stderr
-    tag = wheel.stem.rpartition("-")[2]
-    assert f'"{tag}"' in " ".join(said.stdout.split()), said.stdout
+    found = re.search(r'platform tag: "manylinux_2_(\d+)_(\w+)"', " ".join(said.stdout.split()))
+    assert found, said.stdout
+    ours = re.search(r"-manylinux_2_(\d+)_(\w+)$", wheel.stem)
+    assert ours
+    assert (int(ours[1]) >= int(found[1]), ours[2]) == (True, found[2])
 
 
 def test_abi3audit_finds_nothing_beyond_the_stable_abi(wheel: Path) -> None:
