@@ -66,7 +66,7 @@ test:
 # What other people's programs make of our files. They are large, so `make test` skips what is not there.
 foreign:
 	@$(SETUP) foreign
-	@$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/foreign tests/unit/test_docs.py $(PYTEST_ARGS)
 
 test-vm:
 	@./run-tests.sh $(KERNEL)

