@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels release-test foreign
+.PHONY: help setup ebpf demo picture test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels release-test foreign
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -20,6 +20,7 @@ C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c support/ebpf/host/*.h s
 
 help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
+	@echo 'make picture   take docs/flame-graph.png anew, of that flame graph'
 	@echo 'make test      unit and live tests'
 	@echo 'make foreign   have our files read by speedscope, pprof, callgrind_annotate, flame graph scripts, Firefox'
 	@echo 'make page-test  click through the flame graph page in a headless Chromium'
@@ -57,6 +58,11 @@ demo:
 	@echo 'recording asciidoctor for $(DEMO_SECONDS) s'
 	@$(BIN)/rubyunwind record -d $(DEMO_SECONDS) -o '$(DEMO_OUTPUT)' -- asciidoctor -o build/demo/document.html build/demo/document.adoc
 	@echo 'flame graph: $(abspath $(DEMO_OUTPUT))'
+
+# docs/flame-graph.png, of that program.
+picture: demo
+	@$(SETUP) page
+	@$(BIN)/python support/picture.py '$(DEMO_OUTPUT)' docs/flame-graph.png
 
 # CI sets RUBYUNWIND_REQUIRE_LIVE=1: a run in which no live test passed then fails.
 test:
