@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels foreign
+.PHONY: help setup ebpf demo picture test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels release-test foreign
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -20,6 +20,7 @@ C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c support/ebpf/host/*.h s
 
 help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
+	@echo 'make picture   take docs/flame-graph.png anew, of that flame graph'
 	@echo 'make test      unit and live tests'
 	@echo 'make foreign   have our files read by speedscope, pprof, callgrind_annotate, flame graph scripts, Firefox'
 	@echo 'make page-test  click through the flame graph page in a headless Chromium'
@@ -28,7 +29,8 @@ help:
 	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
 	@echo 'make soak      ten minutes of code that comes and goes, without one wrong frame (SOAK_SECONDS=300)'
 	@echo 'make rails     record Redmine under load: at least 99 % of the stacks are whole'
-	@echo 'make wheels    build the package for amd64 and arm64 into dist/'
+	@echo 'make wheels    build the package for amd64 and arm64, and the sdist, into dist/'
+	@echo 'make release-test  try them in bare Debian roots and other Pythons; some minutes'
 	@echo 'make bench     print the numbers'
 	@echo 'make fuzz      feed broken input to all that reads a process or a file, for ten minutes (FUZZ_SECONDS=600)'
 	@echo 'make sanitize  tests of the C code under AddressSanitizer and UBSan'
@@ -57,6 +59,11 @@ demo:
 	@$(BIN)/rubyunwind record -d $(DEMO_SECONDS) -o '$(DEMO_OUTPUT)' -- asciidoctor -o build/demo/document.html build/demo/document.adoc
 	@echo 'flame graph: $(abspath $(DEMO_OUTPUT))'
 
+# docs/flame-graph.png, of that program.
+picture: demo
+	@$(SETUP) page
+	@$(BIN)/python support/picture.py '$(DEMO_OUTPUT)' docs/flame-graph.png
+
 # CI sets RUBYUNWIND_REQUIRE_LIVE=1: a run in which no live test passed then fails.
 test:
 	@$(SETUP) test
@@ -65,7 +72,7 @@ test:
 # What other people's programs make of our files. They are large, so `make test` skips what is not there.
 foreign:
 	@$(SETUP) foreign
-	@$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/foreign tests/unit/test_docs.py $(PYTEST_ARGS)
 
 test-vm:
 	@./run-tests.sh $(KERNEL)
@@ -97,10 +104,19 @@ rails:
 	@$(SETUP) vm
 	@support/rails-test.sh
 
+# The sdist holds what is committed.
 wheels:
-	@$(SETUP) cross
-	@set -e; for arch in amd64 arm64; do support/build-wheel.sh $$arch build/wheel-for-$$arch; \
-	  mkdir -p dist; cp build/wheel-for-$$arch/*.whl dist/; done; ls -l dist/
+	@$(SETUP) cross release
+	@rm -rf dist
+	@set -e; for arch in amd64 arm64; do support/release-wheel.sh $$arch dist; done
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c 'import mesonpy; mesonpy.build_sdist("dist")' >build/sdist.log 2>&1 || \
+	  { tail build/sdist.log; exit 1; }
+	@ls -l dist/
+
+# Bare Debian roots, cached; other Pythons where they are found.
+release-test: wheels
+	@$(SETUP) vm
+	@support/release-test.sh
 
 bench:
 	@$(SETUP) demo

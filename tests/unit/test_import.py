@@ -58,14 +58,51 @@ def test_every_name_that_is_loaded_late_is_public() -> None:
     assert set(rubyunwind._LAZY) <= set(rubyunwind.__all__)
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "meson.build"])
-def test_the_version_is_the_one_the_package_is_built_with(file: str) -> None:
-    path = Path(__file__).parents[2] / file
+TREE = Path(__file__).parents[2]
+# Sums and versions of what is not ours.
+OTHERS = ("go.sum", "go.mod", "package-lock.json", ".gz", ".zip")
+
+
+def read(path: Path) -> str:
+    return path.read_text("utf-8", "replace")
+
+
+def version_of_the_tree() -> str:
+    path = TREE / "pyproject.toml"
     if not path.exists():
         pytest.skip(f"no source tree here: {path} does not exist")
-    found = re.search(r"version\s*[:=]\s*['\"]([\d.]+)['\"]", path.read_text())
+    found = re.search(r'^version = "([^"]+)"$', path.read_text(), re.MULTILINE)
     assert found is not None
-    assert found[1] == rubyunwind.__version__
+    return found[1]
+
+
+def test_the_version_is_the_one_the_package_is_built_with() -> None:
+    version = version_of_the_tree()
+    if rubyunwind.__version__ == "0+unknown":
+        pytest.skip("the package is not installed, but imported from its tree")
+    command = [sys.executable, "-m", "rubyunwind.cli.main", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout == f"rubyunwind, version {version}\n"
+    assert rubyunwind.__version__ == version
+
+
+def test_the_version_is_in_one_file_only() -> None:
+    version = version_of_the_tree()
+    pattern = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.])")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=TREE, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("no git repository here")
+    ours = [name for name in listed.stdout.split("\0") if name and not name.endswith(OTHERS)]
+    named = [name for name in ours if (TREE / name).is_file() and pattern.search(read(TREE / name))]
+    assert [name for name in named if name != "CHANGELOG.md"] == ["pyproject.toml"]
+
+
+def test_the_version_is_looked_up_when_it_is_asked_for_only() -> None:
+    code = (
+        "import rubyunwind, sys; print('importlib.metadata' in sys.modules, '__version__' in dir(rubyunwind))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"]
 
 
 def test_a_name_loaded_late_is_kept_and_is_the_modules_own() -> None:

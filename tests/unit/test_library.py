@@ -15,7 +15,7 @@ from rubyunwind.bpf.library import Candidate, Library, candidates, open_first
 from rubyunwind.errors import NotSupported
 
 
-def test_order_is_variable_system_pylibbpf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_order_is_variable_system_own_copy_pylibbpf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class File(type(Path())):  # type: ignore[misc]
         def locate(self) -> Path:
             return tmp_path / self
@@ -26,13 +26,21 @@ def test_order_is_variable_system_pylibbpf(monkeypatch: pytest.MonkeyPatch, tmp_
         File("pylibbpf/pylibbpf.abi3.so"),
     ]
     monkeypatch.setattr(metadata, "files", lambda name: listed if name == "pylibbpf" else None)
+    module = tmp_path / "rubyunwind/bpf/library.py"
+    own = tmp_path / "rubyunwind/libs/libbpf.so.1"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    monkeypatch.setattr(library, "__file__", str(module))
     found = list(candidates({"RUBYUNWIND_LIBBPF": "/opt/libbpf.so"}))
     assert [(place.path, place.explicit) for place in found] == [
         ("/opt/libbpf.so", True),
         ("libbpf.so.1", False),
+        (str(own), False),
         (str(tmp_path / "pylibbpf/pylibbpf.abi3.so"), False),
     ]
-    assert [place.path for place in candidates({})] == ["libbpf.so.1", found[2].path]
+    assert [place.path for place in candidates({})] == ["libbpf.so.1", str(own), found[3].path]
+    own.unlink()
+    assert [place.path for place in candidates({})] == ["libbpf.so.1", None, found[3].path]
 
 
 def test_the_first_that_serves_is_used_and_pylibbpf_not_looked_up() -> None:
@@ -68,7 +76,7 @@ def test_a_named_library_that_does_not_open_is_not_passed_over(tmp_path: Path) -
     wrong.write_bytes(b"no library")
     with pytest.raises(NotSupported, match=r"file too short|invalid ELF header") as caught:
         open_first(candidates({"RUBYUNWIND_LIBBPF": str(wrong)}))
-    assert "libbpf.so.1 and an installed pylibbpf were not tried" in str(caught.value)
+    assert "no other copy was tried because RUBYUNWIND_LIBBPF is set" in str(caught.value)
     assert "correct or unset RUBYUNWIND_LIBBPF" in str(caught.value)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds libbpf when it is first needed, and opens it.
 
-Order: the file named by RUBYUNWIND_LIBBPF, the system's libbpf.so.1, the extension file inside an
-installed pylibbpf (which exports libbpf's functions; the package itself is never imported). The
-first that opens, is 1.0 or newer and has every function of `_c/libbpf.cdef` is used for the life of
-the process. A library that was named explicitly and does not serve is an error, never passed over.
+Order: the file named by RUBYUNWIND_LIBBPF, the system's libbpf.so.1, the copy that a released wheel of
+this package has (support/bundle_libbpf.py), the extension file inside an installed pylibbpf (which exports
+libbpf's functions; the package itself is never imported). The first that opens, is 1.0 or newer and has
+every function of `_c/libbpf.cdef` is used for the life of the process. A library that was named explicitly
+and does not serve is an error, never passed over.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rubyunwind._libbpf import ffi
@@ -56,12 +58,19 @@ def candidates(environ: Mapping[str, str] | None = None) -> Iterator[Candidate]:
     if named:
         yield Candidate(VARIABLE, named, explicit=True)
     yield Candidate("system library", SONAME)
+    yield Candidate("copy in this package", _own_copy())
     yield Candidate("installed pylibbpf", _pylibbpf_extension())
+
+
+def _own_copy() -> str | None:
+    """Path of the copy in this package; None if it was built without one."""
+    path = Path(__file__).parents[1] / "libs" / SONAME
+    return str(path) if path.exists() else None
 
 
 def _pylibbpf_extension() -> str | None:
     """Path of pylibbpf's extension file, from the installed file list; None if it is not installed."""
-    from importlib import metadata  # 60 ms: only when the system has no libbpf
+    from importlib import metadata  # 60 ms: only when there is no other libbpf
 
     try:
         files = metadata.files("pylibbpf") or []
@@ -125,7 +134,7 @@ def open_first(
             tried.append(f"{place.origin} ({place.path}): {reason}")
         if place.explicit:
             explicit = True
-            tried.append(f"{SONAME} and an installed pylibbpf were not tried because {VARIABLE} is set")
+            tried.append(f"no other copy was tried because {VARIABLE} is set")
             break
     advice = (
         f"correct or unset {VARIABLE}"

@@ -9,7 +9,6 @@ import sys
 
 import click
 
-from rubyunwind import __version__
 from rubyunwind.errors import BpfError, RubyUnwindError
 
 __all__ = ["main"]
@@ -23,6 +22,9 @@ _VERBS = {
     "doctor": "rubyunwind.cli.doctor",
 }
 
+# Names that other profilers have for verbs of ours; the help does not list them.
+_ALIASES = {"dump": "snapshot"}
+
 
 class Verbs(click.Group):
     """Finds a verb's command as `command` in its module."""
@@ -33,15 +35,25 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb."""
-        module = _VERBS.get(cmd_name)
+        module = _VERBS.get(_ALIASES.get(cmd_name, cmd_name))
         if module is None:
             return None
         command: click.Command = importlib.import_module(module).command
         return command
 
 
+def _version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import rubyunwind  # whose version takes 60 ms to find
+
+        click.echo(f"rubyunwind, version {rubyunwind.__version__}")
+        ctx.exit()
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print it."
+)
 def cli() -> None:
     """See what Ruby processes do: kernel, native, C-function and Ruby frames in one stack."""
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.habits import FamiliarCommand, FormatName
 from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.notes import news, say_notes, say_totals
 from rubyunwind.cli.options import check_options, how_options, what_options
@@ -32,7 +34,7 @@ __all__ = ["command"]
 _log = logging.getLogger(__name__)
 
 
-@click.command("record", short_help="sample processes or a command into a file")
+@click.command("record", cls=FamiliarCommand, short_help="sample processes or a command into a file")
 @what_options
 @click.option(
     "-a",
@@ -44,13 +46,15 @@ _log = logging.getLogger(__name__)
 @click.option(
     "-o",
     "--output",
+    "--file",
+    "output",
     help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.",
 )
 @click.option(
     "-f",
     "--format",
     "format_",
-    type=click.Choice(list(FORMATS)),
+    type=FormatName(list(FORMATS)),
     help="Default: by the suffix of the output, else flamegraph. "
     + "; ".join(f"{name}: {each.summary}" for name, each in FORMATS.items())
     + ".",
@@ -75,6 +79,12 @@ _log = logging.getLogger(__name__)
     help="Count shorter waits only. Default: 0.",
 )
 @push_options
+@click.option(
+    "-n",
+    "--native/--no-native",
+    default=True,
+    help="Native frames in stacks of Ruby are left out of the file; they are always sampled. Default: in.",
+)
 @how_options
 def command(
     pids: tuple[int, ...],
@@ -90,6 +100,7 @@ def command(
     off_cpu: str | None,
     off_cpu_probability: float | None,
     off_cpu_shortest: float | None,
+    native: bool,
     verbose: int,
     words: tuple[str, ...],
     **push_options: Any,
@@ -120,6 +131,12 @@ def command(
         shipping = Shipping.choose(**push_options)
         if shipping is not None:
             stack.enter_context(shipping)
+        if not native and target is None:
+            raise click.UsageError("--no-native is for a file (-o), and none is written here")
+        if not native and target is not None and target.format == "recording":
+            raise click.UsageError(
+                "a recording holds everything; `rubyunwind report --no-native` leaves them out"
+            )
         recording = Recording(
             pids=pids,
             command=words or None,
@@ -161,7 +178,7 @@ def command(
             if stream is not None:
                 stream.end()
             elif target is not None:
-                target.write(profile)
+                target.write(profile if native else _without_native(profile))
             _say_totals(profile, target, shipping)
             say_notes(news(profile, said, among_others=not pids))
             if shipping is not None:
@@ -177,6 +194,12 @@ def _allow_more_descriptors() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _without_native(profile: Profile) -> Profile:
+    from rubyunwind.report.selection import Selection
+
+    return replace(profile, samples=Selection(native="none").of(profile.samples))
 
 
 def _progress(profile: Profile) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import click
 
+from rubyunwind.cli.habits import FormatName
 from rubyunwind.cli.output import Output
 from rubyunwind.cli.report_text import Look, changes_text, head_text, heat_text, methods_text
 from rubyunwind.cli.text import printable
@@ -48,7 +49,7 @@ class _Part:
     "-f",
     "--format",
     "format_",
-    type=click.Choice([_TABLE, *FORMATS]),
+    type=FormatName([_TABLE, *FORMATS]),
     help="Default: by the suffix of the output; without -o a table of the hottest methods.",
 )
 @click.option("--from", "since", metavar="TIME", help="Seconds since the start, or a time: 12.5, 14:03:05.")

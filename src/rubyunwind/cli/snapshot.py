@@ -22,7 +22,7 @@ _NOTES = 3  # sentences on what is missing that are shown unasked
 
 @click.command("snapshot", short_help="the stacks of all threads, now or in a core file")
 @click.option("-p", "--pid", type=int, help="Process to look at; it is stopped for some milliseconds.")
-@click.option("--core", help="Core file to look at, plain or compressed (gzip, zstd).")
+@click.option("-c", "--core", help="Core file to look at, plain or compressed (gzip, zstd).")
 @click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
 @click.option("--ec", help="Address of the execution context (hexadecimal), for a Ruby that hides it.")
 @click.option(
@@ -30,9 +30,9 @@ _NOTES = 3  # sentences on what is missing that are shown unasked
     metavar="VERSION",
     help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must agree.",
 )
-@click.option("--native/--no-native", default=True, help="Show native frames. Default: yes.")
+@click.option("-n", "--native/--no-native", default=True, help="Show native frames. Default: yes.")
 @click.option("--nonblocking", is_flag=True, help="Do not stop the process: Ruby frames only.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-j", "--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-v", "--verbose", is_flag=True, help="Say all that is missing.")
 def command(
     pid: int | None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.habits import FamiliarCommand
 from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.live.command_output import CommandOutput
 from rubyunwind.cli.live.plain import plain_table, print_tables
@@ -37,10 +38,12 @@ _LAST_ROWS = 10
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-@click.command("top", short_help="the hottest methods, live")
+@click.command("top", cls=FamiliarCommand, short_help="the hottest methods, live")
 @what_options
 @click.option(
     "--interval",
+    "--delay",
+    "interval",
     type=click.FloatRange(0.1),
     default=1.0,
     show_default=True,
