@@ -17,21 +17,22 @@ from live.spinning import Ruby
 
 from .cells import USER, WAYS, Cell, cells_of
 from .page import PAGE, circumstances, tables, write
-from .roots import CannotBeHad, Root, known, root_of, ruby_in
+from .roots import CannotBeHad, Root, built, known, root_of, ruby_in
 
 SAMPLES = 200
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rubies.run", description=__doc__)
-    parser.add_argument("series", nargs="*", help=f"the Rubies to run, of {', '.join(known())}")
+    everything = [*known(), *built()]
+    parser.add_argument("series", nargs="*", help=f"the Rubies to run, of {', '.join(everything)}")
     parser.add_argument("--refresh", action="store_true", help="look for newer packages")
     parser.add_argument("--write", action="store_true", help=f"write the tables into docs/{PAGE.name}")
     arguments = parser.parse_args()
     if arguments.series and arguments.write:
         parser.error("--write writes the whole tables: name no Ruby with it")
-    if unknown := set(arguments.series) - set(known()):
-        parser.error(f"no such Ruby: {', '.join(sorted(unknown))}; known: {', '.join(known())}")
+    if unknown := set(arguments.series) - set(everything):
+        parser.error(f"no such Ruby: {', '.join(sorted(unknown))}; known: {', '.join(everything)}")
     return arguments
 
 
