@@ -87,8 +87,8 @@ done
 build() {
   cd "$work/build"
   # Extensions whose libraries are missing are left out by themselves.
-  "$work/source/configure" --prefix=/usr --disable-install-doc --disable-rubygems --without-gmp \
-    --with-out-ext=openssl,psych,fiddle,readline,dbm,gdbm,pty,syslog,win32ole "${arguments[@]}"
+  "$work/source/configure" --prefix=/usr --disable-install-doc --disable-rubygems --disable-yjit --disable-rjit \
+    --without-gmp --with-out-ext=openssl,psych,fiddle,readline,dbm,gdbm,pty,syslog,win32ole "${arguments[@]}"
   nice make -j "${BUILD_JOBS:-2}"
   nice make install-nodoc DESTDIR="$work/root"
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["FORMAT_VERSION", "TableCache", "default_cache_dir"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAX_ENTRY = 256 << 20  # bytes
 
 _MAGIC = b"RUNWCFI\0"

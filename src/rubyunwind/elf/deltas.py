@@ -13,7 +13,7 @@ from typing import Any
 from rubyunwind._native import ffi, lib
 from rubyunwind.elf.cache import TableCache
 from rubyunwind.elf.debuglink import open_debug_file
-from rubyunwind.elf.file import ET_REL, ElfFile
+from rubyunwind.elf.file import EM_AARCH64, ET_REL, ElfFile
 from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.errors import DecodeError
 
@@ -231,6 +231,9 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
     source.flags = _flags(elf)
     source.sections, source.section_count = sections, len(parts)
     source.spans, source.span_count = spans, len(wanted)
+    tables = _linkage_tables(elf)[:MAX_SPANS]
+    stubs = ffi.new("cfi_span[]", [{"start": start, "end": end} for start, end in tables])
+    source.stubs, source.stub_count = stubs, len(tables)
     table = ffi.new("cfi_table *")
     try:
         error = lib.cfi_extract(source, table)
@@ -244,6 +247,17 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
         )
     finally:
         lib.cfi_release(table)
+
+
+def _linkage_tables(elf: ElfFile) -> list[tuple[int, int]]:
+    """Return (start, end) of .plt and its like, for which linkers write no unwind rules on aarch64."""
+    if elf.machine != EM_AARCH64:
+        return []
+    return [
+        (section.address, section.address + section.size)
+        for section in elf.sections
+        if section.name.startswith(".plt") and section.executable
+    ]
 
 
 def _data_base(elf: ElfFile) -> int:
