@@ -7,12 +7,13 @@ import hashlib
 import logging
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rubyunwind.elf.deltas import load_stack_deltas
 from rubyunwind.elf.file import ElfFile
-from rubyunwind.elf.functions import function_starts, start_of
+from rubyunwind.elf.functions import function_entries, function_size, start_of
 from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError, RubyUnwindError
@@ -44,6 +45,7 @@ class MappedFile:
         self.path = path
         self.file_id = _identify(elf, path)
         self._symbols: SymbolTable | None = None
+        self._entries: dict[int, int] = {}
         self._starts: list[int] | None = None
         self._frames: dict[int, Frame] = {}
         self._called: list[tuple[int, int, str]] = []
@@ -89,11 +91,13 @@ class MappedFile:
             if first <= address < last:
                 return name
         if self._starts is None:
-            try:
-                self._starts = function_starts(self.elf)
-            except DecodeError:
-                self._starts = []
+            with suppress(DecodeError):
+                self._entries = function_entries(self.elf)
+            self._starts = sorted(self._entries)
         start = start_of(self._starts, address)
+        size = function_size(self.elf, start, self._entries[start]) if start is not None else 0
+        if start is not None and size and address >= start + size:
+            start = None  # what lies behind it has no unwind information
         base = self.path.rpartition("/")[2] or self.path
         return f"{base}+{address if start is None else start:#x}"
 
