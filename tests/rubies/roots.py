@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from live.spinning import PROGRAMS, Ruby
+from rubyunwind.profiler.reasons import NO_ROW
 
 SCRIPTS = Path(__file__).parents[2] / "support/ci-rubies"
 # What the scripts say and end with when a Ruby cannot be had.
@@ -39,6 +40,11 @@ class Root:
     def program(self) -> str:
         """The interpreter, as seen from inside."""
         return f"/usr/bin/ruby{self.series.rpartition('-')[2]}"
+
+    @property
+    def reason(self) -> str | None:
+        """What stops a native walk in its C library: musl's has no unwind rows."""
+        return NO_ROW if self.series.startswith("musl-") else None
 
 
 def known() -> list[str]:
@@ -87,6 +93,6 @@ def ruby_in(root: Root) -> Iterator[Ruby]:
     try:
         shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
         inside = folder.relative_to(root.path)
-        yield Ruby(root.program, f"/{inside}", root.path)
+        yield Ruby(root.program, f"/{inside}", root.path, root.reason)
     finally:
         shutil.rmtree(folder)

@@ -67,12 +67,18 @@ def main() -> int:
             for cell in chain.from_iterable(_cells(ruby, program) for program in runnable(ruby.start)):
                 found[root].append(cell)
                 said = f"{cell.exact} of {cell.samples}" + (" (cut)" if cell.cut else "")
+                said += f" ({cell.rootless} end in the C library)" if cell.rootless else ""
                 print(f"{series:4} {cell.way:7} {cell.program:34} {said:16} {cell.difference}", flush=True)
     lines = [*circumstances(found, skipped), *tables(found)]
     if arguments.write:
         write(lines)
     wrong = [cell for cells in found.values() for cell in cells if not cell.good]
     total = sum(map(len, found.values()))
+    for root, cells in found.items():
+        exact, samples = (sum(getattr(cell, name) for cell in cells) for name in ("exact", "samples"))
+        rootless = sum(cell.rootless for cell in cells)
+        tail = f", {rootless} of them end in the C library" if rootless else ""
+        print(f"{root.series}: {exact} of {samples} samples are exact{tail}")
     print(f"{total - len(wrong)} of {total} cells are exact")
     return 1 if wrong or not found else 0
 
