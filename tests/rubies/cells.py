@@ -96,8 +96,8 @@ def judge(
 ) -> Cell:
     """Hold samples against what their thread printed, or any thread did where Ruby does not know ids.
 
-    `libc_reason` is why native frames may end in the C library. Where threads have `one_context` between them,
-    one that waits for the lock has no Ruby frames and says so.
+    `libc_reason` is why native frames may end in the C library. Where threads have `one_context` between
+    them, one that waits for the lock has no Ruby frames and says so.
     """
     exact = cut = judged = rootless = 0
     reason = program.reason or libc_reason
