@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other Rubies than the guest's own, such as those that hide their symbols, are sampled exactly there, too."""
+"""Rubies beside the guest's own, such as those that hide their symbols, are sampled exactly there, too."""
 
 from __future__ import annotations
 
