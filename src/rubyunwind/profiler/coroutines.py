@@ -28,8 +28,9 @@ def without_what_precedes(
 ) -> Sequence[Step] | None:
     """Return the frames of a coroutine's own stack, leaf first; None when they do not show its beginning.
 
-    `file_id` is the file that holds Ruby; `begin_of` returns where the function of that file begins that holds
-    an ELF virtual address. Frames that are not native stay: Ruby's own come last where the walk ended early.
+    `file_id` is the file that holds Ruby; `begin_of` returns where the function of that file begins that
+    holds an ELF virtual address. Frames that are not native stay: Ruby's own come last where the walk ended
+    early.
     """
     callee: Step | None = None
     for index, item in enumerate(items):
@@ -37,7 +38,7 @@ def without_what_precedes(
             continue
         if callee is not None and callee.file_id == item.file_id == file_id and item.return_address:
             inside = callee.addr_or_line - callee.return_address
-            # A call that never returns may be the last instruction before a function, but not of its own callee.
+            # A call that never returns may be the last one before a function, but it calls another one.
             if item.addr_or_line <= inside and begin_of(inside) == item.addr_or_line:
                 return [one for at, one in enumerate(items) if at < index or one.kind not in (_NATIVE, _JIT)]
         callee = item
