@@ -20,8 +20,8 @@ from .page import PAGE, circumstances, tables, write
 from .roots import CannotBeHad, Root, built, known, root_of, ruby_in
 
 SAMPLES = 200
-# musl says of the main thread's stack what of it is mapped at the start, and Ruby believes that: this one is too
-# deep there.
+# musl says of the main thread's stack what of it is mapped at the start, and Ruby believes that: there this
+# one is too deep.
 TOO_DEEP_FOR_MUSL = {"bounces 200"}
 
 
