@@ -3,7 +3,7 @@
 # Each target may be the first thing typed on a fresh Debian 12: support/setup.sh gets what is
 # missing (packages need root), makes .venv and builds the package, and takes no time when all is there.
 .DELETE_ON_ERROR:
-.PHONY: help setup ebpf demo picture test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth soak rails wheels release-test foreign
+.PHONY: help setup ebpf demo picture test page-test bench fuzz sanitize lint format clean test-vm test-kernels truth truth-built soak rails wheels release-test foreign
 
 SETUP := support/setup.sh
 BIN := .venv/bin
@@ -27,6 +27,7 @@ help:
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
 	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
+	@echo 'make truth-built  the same on Rubies built from sources: with musl; ten minutes to build the first time'
 	@echo 'make soak      ten minutes of code that comes and goes, without one wrong frame (SOAK_SECONDS=300)'
 	@echo 'make rails     record Redmine under load: at least 99 % of the stacks are whole'
 	@echo 'make wheels    build the package for amd64 and arm64, and the sdist, into dist/'
@@ -92,6 +93,12 @@ TRUTH_ARGS ?= --write
 truth:
 	@$(SETUP) test
 	@PYTHONPATH=tests $(BIN)/python -m rubies.run $(TRUTH_ARGS)
+
+# Rubies of support/ci-rubies/built.list: BUILT_RUBIES='yjit-3.3 static-3.3' for others.
+BUILT_RUBIES ?= musl-3.3 musl-static-3.3
+truth-built:
+	@$(SETUP) test built
+	@PYTHONPATH=tests $(BIN)/python -m rubies.run $(BUILT_RUBIES)
 
 # Ten minutes in which code is loaded, removed, collected and moved: SOAK_SECONDS for each unwinder.
 SOAK_SECONDS ?= 300

@@ -11,7 +11,7 @@
 #     ./run-tests.sh --shell VERSION               a shell in the guest, on this terminal
 #
 # In the guest the tests lie in /tmp/job, and `python3` imports the package that was built from this tree.
-# ARCH=arm64 (or amd64) runs guests of another machine. VM_QEMU="-s -S" and the like go to qemu as they are.
+# ARCH=arm64 (or amd64) runs guests of another machine. RUBIES='3.3 3.4' samples these in the guest, too. VM_QEMU="-s -S" and the like go to qemu as they are.
 # Exit status 0 only if every test ran and passed on each kernel. The VM is emulated where KVM does not work,
 # has 2 CPUs, 1 GiB and no network, and ends after VM_TIMEOUT seconds (default 240) at the latest.
 # The first run needs root and the network: it gets the kernel and builds the guests' root image.
@@ -76,6 +76,11 @@ root=$(support/ci-kernels/build-root.sh)
 mkdir "$work/job"
 support/ci-kernels/build-site.sh "$work/job/site"
 mkdir "$work/job/tree"
+for series in ${RUBIES-}; do
+  ruby=$(support/ci-rubies/build-ruby.sh "$series")
+  mkdir -p "$work/job/rubies"
+  cp -a "$ruby" "$work/job/rubies/$series-${ruby##*/"$series"-}"
+done
 tar --exclude=./build --exclude=./.venv --exclude=./.git -cf - . | tar -C "$work/job/tree" -xf -
 {
   echo 'export PYTHONPATH=/tmp/job/site:/tmp/job/tree/tests PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1'

@@ -121,6 +121,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
       {.start = 0, .end = 0x8000, .code = one, .code_size = first},
       {.start = 0x8000, .end = more & 4 ? ~(u64)0 : 0x100000, .code = NULL},
   };
+  cfi_span stubs[] = {
+      {.start = split, .end = (u64)split + entry},
+      {.start = 0x10, .end = more & 16 ? ~(u64)0 : 0x30},
+  };
   cfi_source source = {
       .machine = flags & ARM ? EM_AARCH64 : EM_X86_64,
       .flags = (flags & REGISTERS ? CFI_ALLOW_REGISTERS : 0) |
@@ -131,6 +135,8 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
       .section_count = flags & SECOND ? 2 : 1,
       .spans = spans,
       .span_count = flags & SPANS ? 2 : 0,
+      .stubs = stubs,
+      .stub_count = more & 8 ? 2 : 0,
   };
   cfi_table table = {0};
   int error = cfi_extract(&source, &table);

@@ -3,7 +3,7 @@
 #
 # Makes the tree ready for a make target, and is quick when it already is.
 #
-#     support/setup.sh [--tools-only] GROUP...       groups: build demo test page lint vm cross release fuzz foreign
+#     support/setup.sh [--tools-only] GROUP...       groups: build demo test built page lint vm cross release fuzz foreign
 #
 # 1. Debian packages: what the groups need and the machine lacks is installed if we are root and
 #    have apt; otherwise the packages are named and we stop.
@@ -71,6 +71,11 @@ packages_of() {
       need procps has ps
       need bpftool has bpftool
       ;;
+    built)
+      packages_of test
+      need musl-tools has musl-gcc
+      need dpkg-dev has dpkg-source
+      ;;
     page)
       packages_of test
       need chromium has chromium
@@ -104,7 +109,7 @@ packages_of() {
       need npm has npm
       need libdevel-nytprof-perl test -f /usr/share/perl5/Devel/NYTProf/flamegraph.pl
       ;;
-    *) die "unknown group '$1'; the groups are build demo test page lint vm cross release fuzz foreign" ;;
+    *) die "unknown group '$1'; the groups are build demo test built page lint vm cross release fuzz foreign" ;;
   esac
 }
 

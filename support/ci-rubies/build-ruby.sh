@@ -8,7 +8,8 @@
 # It holds the interpreter, its standard library and the shared libraries they need, unpacked only: no script of a
 # package runs, so there is no gem and no configuration. `chroot ROOT /usr/bin/ruby3.3 --disable-gems` runs it. The
 # root is named after the package's version and kept in the cache; one of the series that is there is used again,
-# unless --refresh is given, which looks for a newer one. Takes some seconds and no privilege.
+# unless --refresh is given, which looks for a newer one. Takes some seconds and no privilege. ARCH (amd64, arm64)
+# names another machine than this one.
 #
 # A Ruby that cannot be had (no network, the suite is gone, it lacks the package) ends with a line "skipped: ..."
 # on stderr, and status 77.
@@ -28,7 +29,14 @@ known=$(awk '!/^#/ { printf "%s%s", separator, $1; separator = " " }' "$ci_rubie
 read -ra suites < <(awk -v series="$series" '$1 == series { $1 = ""; print }' "$ci_rubies/rubies.list") ||
   die "ruby $series is not in $ci_rubies/rubies.list; known: $known"
 
+case ${ARCH-} in
+  x86_64 | amd64) arch=amd64 ;;
+  aarch64 | arm64) arch=arm64 ;;
+  '') arch=$(dpkg --print-architecture) ;;
+  *) die "$ARCH has no Rubies here: amd64 and arm64 only" ;;
+esac
 rubies=$cache/rubies
+[ "$arch" = "$(dpkg --print-architecture)" ] || rubies=$rubies-$arch
 mkdir -p "$rubies"
 exec 8>"$rubies/$series.lock"
 flock 8 # two runs at once make one root
@@ -47,7 +55,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 package=ruby$series
 die() { skip "ruby $series: $*"; } # of what own_apt needs
-own_apt "$work/apt" "$(dpkg --print-architecture)" "${suites[@]}"
+own_apt "$work/apt" "$arch" "${suites[@]}"
 apt() { "$1" "${apt_options[@]}" -qq "${@:2}" 2>"$work/errors"; }
 why() { sed -n 's/^[EW]: //p' "$work/errors" | sed -n 1p; }
 

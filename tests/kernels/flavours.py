@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rubyunwind.bpf.features import CO_RE, LEGACY
 
-__all__ = ["BUILDS", "EXPECTED"]
+__all__ = ["BUILDS", "EXPECTED", "RUBIES"]
+
+RUBIES = sorted(Path("/tmp/job/rubies").glob("*"))
+"""Root file systems with other Rubies than the guest's own, SERIES-PACKAGE."""
 
 
 def _release() -> tuple[int, int]:

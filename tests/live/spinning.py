@@ -37,11 +37,15 @@ _IN_ROOT = 'mkdir -p "$0/proc" && mount --bind /proc "$0/proc" && exec chroot "$
 
 @dataclass(frozen=True, slots=True)
 class Ruby:
-    """An interpreter and where it finds tests/ruby. With a `root`, both are paths in that file system."""
+    """An interpreter and where it finds tests/ruby. With a `root`, both are paths in that file system.
+
+    `reason` is why a stack that goes through its C library may not reach the root.
+    """
 
     program: str = RUBY
     programs: str = str(PROGRAMS)
     root: Path | None = None
+    reason: str | None = None
 
     @property
     def has_one_context(self) -> bool:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from rubyunwind import Profiler, Sample
+from rubyunwind import Profiler, Sample, record
 
-from .spinning import gather, spinning
+from .spinning import RUBY, gather, spinning
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -52,6 +53,29 @@ def test_the_frame_stands_between_the_collector_and_the_code_it_interrupts() -> 
         at = kinds.index("gc")
         assert set(kinds[:at]) <= {"native", "kernel"}
         assert sample.frames[at + 1].label in ("start", "call")  # GC.start is Ruby code of the interpreter's
+
+
+# Prints the milliseconds of CPU time that Ruby itself has spent collecting (since 3.1), and of all.
+ALLOCATES = """
+GC.measure_total_time = true
+kept = Array.new(200_000) { |i| [i.to_s] }
+ended = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) + 2
+kept[rand(kept.length)] = [Object.new, "a string that is too long for its slot"] while
+  Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < ended
+puts GC.stat(:time), Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :millisecond)
+"""
+
+
+def test_collections_have_the_share_of_time_that_ruby_says(tmp_path: Path) -> None:
+    """Time is the process's own CPU time on both sides, so that other programs do not matter."""
+    said = tmp_path / "said"
+    script = f"$stdout.reopen({str(said)!r})\n{ALLOCATES}"
+    profile = record(command=[RUBY, "--disable-gems", "-e", script], rate=499)
+    collecting, total = map(int, said.read_text().split())
+    samples = list(profile.samples)
+    share = sum(bool(collections(sample)) for sample in samples) / len(samples)
+    assert collecting > 0.1 * total
+    assert abs(share - collecting / total) < 0.05, (share, collecting, total)
 
 
 def test_compaction_is_a_phase_of_its_own() -> None:

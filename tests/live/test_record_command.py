@@ -73,7 +73,11 @@ def test_without_o_the_file_is_named_after_the_command(record: Record, tmp_path:
 
 
 @pytest.mark.parametrize("format_", ["folded", "jsonl", "flamegraph"])
-@pytest.mark.parametrize("command", [("true",), (RUBY, "-e", "1")], ids=["true", "ruby"])
+@pytest.mark.parametrize(
+    "command",
+    [("true",), (RUBY, "-e", "1"), (RUBY, "-e", "sleep 0.05"), ("sh", "-c", f"exec {RUBY} -e 1")],
+    ids=["true", "ruby", "sleep", "exec"],
+)
 def test_a_command_that_ends_at_once_leaves_valid_output(
     record: Record, tmp_path: Path, format_: str, command: tuple[str, ...]
 ) -> None:

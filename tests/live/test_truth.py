@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from rubyunwind import Profiler, Sample
+from rubyunwind import Profiler, Sample, record
 from rubyunwind.abi import PROG_UNWIND_RUBY, OffsetRange
 
 from .programs import YJIT, Program, runnable
-from .spinning import HERE, Location, difference, gather, locations, spinning, started
+from .spinning import HERE, RUBY, Location, difference, gather, locations, spinning, started
 
 pytestmark = pytest.mark.usefixtures("bpf")
 
@@ -65,6 +66,34 @@ def test_a_ruby_that_became_another_by_exec_is_named_as_soon_as_it_runs() -> Non
     ]
     assert len(spin) >= SAMPLES
     assert exactness(spin, tuple((path, *line) for line in lines)) >= SHARE
+
+
+def test_each_method_has_one_name_and_no_frame_is_unknown(tmp_path: Path) -> None:
+    """Blocks that C functions call, seen while they are entered and left, are no other method's."""
+    script = tmp_path / "names.rb"
+    script.write_text(
+        "def foo = 10.times { bar }\n"
+        "def bar = 6000.times { baz }\n"
+        "def baz = GC.stat\n"
+        "ended = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 3\n"
+        "foo while Process.clock_gettime(Process::CLOCK_MONOTONIC) < ended\n"
+    )
+    profile = record(command=[RUBY, "--disable-gems", str(script)], rate=499)
+    frames = {
+        (frame.kind, frame.label, frame.name)
+        for sample in profile.samples
+        for frame in sample.frames
+        if frame.kind not in ("native", "kernel", "gc")
+    }
+    mine = {label: {(k, n) for k, at, n in frames if at == label} for label in ("foo", "bar", "baz", "times")}
+    assert mine == {
+        "foo": {("ruby", "Object#foo")},
+        "bar": {("ruby", "Object#bar")},
+        "baz": {("ruby", "Object#baz")},
+        "times": {("cfunc" if ("cfunc", "times", "Integer#times") in frames else "ruby", "Integer#times")},
+    }
+    assert ("cfunc", "stat", "GC.stat") in frames or ("ruby", "stat", "GC.stat") in frames
+    assert {kind for kind, _, _ in frames} == {"ruby", "cfunc"}
 
 
 @pytest.mark.parametrize(

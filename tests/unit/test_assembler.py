@@ -36,8 +36,13 @@ class Clock:
 
 
 class File:
+    aarch64 = False
+
     def __init__(self) -> None:
         self.asked: list[int] = []
+
+    def begin_of(self, address: int) -> int:
+        return address & ~0xFF
 
     def frame(self, address: int) -> Named:
         self.asked.append(address)
@@ -213,6 +218,29 @@ def test_the_entry_of_a_fiber_is_known_by_the_file_of_the_outermost_native_frame
     zero = Frame(addr_or_line=ErrorCode.NATIVE_ZERO_PC, kind=FrameMarker.ABORT)
     assert bench.sample(native(0x60), ruby(1), native(0x180, LIBRUBY), zero).reason is None
     assert bench.sample(ruby(1), native(0x180, LIBRUBY), native(0x60), zero).reason == "unmapped pc"
+
+
+def test_a_coroutine_on_aarch64_begins_where_a_function_returns_to_its_own_beginning(bench: Bench) -> None:
+    entry, itself = native(0x3C0, LIBRUBY, returned=True), native(0x300, LIBRUBY, returned=True)
+    unmapped = Frame(addr_or_line=ErrorCode.NATIVE_NO_PID_PAGE_MAPPING, kind=FrameMarker.ABORT)
+    frames = (ruby(1), native(0x180, LIBRUBY, returned=True), entry, itself, native(0x77), unmapped)
+    met = TraceFlag.RUBY_MET | TraceFlag.RUBY_BASE
+    assert bench.sample(*frames, flags=met).reason == "unmapped pc"
+
+    bench.tracker.library.aarch64 = True
+    bench.clock.now += 10
+    sample = bench.sample(*frames, flags=met)
+    assert [frame.name for frame in sample.frames if frame.kind == "native"] == ["f17f", "f3bf"]
+    assert (sample.complete, sample.reason) == (True, None)
+    # Also where the walk seemed to come to a root behind it; and Ruby frames that came last stay.
+    sample = bench.sample(entry, itself, native(0x77), ruby(1), flags=WHOLE)
+    assert [frame.kind for frame in sample.frames].count("native") == 1
+    assert len([frame for frame in sample.frames if frame.kind == "ruby"]) == 1
+    # A call that never returns may be the last before another function begins.
+    whole = (native(0x1C0, LIBRUBY), native(0x300, LIBRUBY, returned=True), native(0x77))
+    assert len(bench.sample(*whole).frames) == 3
+    # Ruby frames that are missing are so all the same.
+    assert bench.sample(entry, itself, unmapped, flags=TraceFlag.RUBY_MET).reason == "unmapped pc"
 
 
 def test_a_ruby_whose_loop_was_not_found_leaves_open_what_a_thread_runs(bench: Bench) -> None:

@@ -119,7 +119,7 @@ def find_in(mappings: list[Mapping]) -> RubyRuntime | None:
 
 @pytest.mark.parametrize(
     ("version", "nearest"),
-    [(b"3.5.0dev", "3.4.10"), (b"4.1.0-preview1", "4.0.6"), (b"1.9.3", "2.5.0"), (b"9.9.9", "4.0.6")],
+    [(b"3.5.0dev", "3.4.11"), (b"4.1.0-preview1", "4.0.6"), (b"1.9.3", "2.5.0"), (b"9.9.9", "4.0.6")],
 )
 def test_a_version_without_a_layout_is_refused_by_name(tmp_path: Path, version: bytes, nearest: str) -> None:
     with mapped(tmp_path / "libruby.so.9.9.9", fake_ruby(version)) as mappings:
@@ -154,11 +154,11 @@ def test_an_interpreter_is_found_whatever_its_files_name(tmp_path: Path) -> None
     assert runtime is not None
     assert runtime.version == "3.4.99"
     assert runtime.version_number == 0x30463
-    assert runtime.layout_version == "3.4.10"
+    assert runtime.layout_version == "3.4.11"
     assert runtime.tls is None
     assert runtime.interpreter_ranges == ()
     notes = " ".join(runtime.notes)
-    assert "the layout of 3.4.10 is assumed" in notes
+    assert "the layout of 3.4.11 is assumed" in notes
     assert "not checked yet" in notes
     assert "no Ruby frames" in notes
 

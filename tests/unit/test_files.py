@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from elf_images import ALLOC, EXEC, TEXT, Part, elf_image
+from elf_images import ALLOC, EH_FRAME, EXEC, PT_LOAD, TEXT, X86_CIE, EhFrame, Part, elf_image
 
 from rubyunwind.elf.file import ElfFile
 from rubyunwind.errors import AttachError
@@ -101,6 +101,25 @@ def test_a_function_without_a_symbol_is_named_by_its_file(library: Path) -> None
     assert (frame.kind, frame.name) == ("native", "libx.so+0x10020")
     assert (frame.module, frame.offset) == (str(library), 0x10020)
     assert file.frame(0x10020) is frame
+    cache.close()
+
+
+def test_only_what_lies_in_a_function_is_named_by_where_it_begins(tmp_path: Path) -> None:
+    frames = EhFrame()
+    frames.fde(frames.cie(X86_CIE), TEXT + 0x10, 0x10, b"")
+    unwind = Part(".eh_frame", bytes(frames.end().data), EH_FRAME, flags=ALLOC)
+    path = tmp_path / "libx.so"
+    text = Part(".text", bytes(64), TEXT, flags=ALLOC | EXEC)
+    loaded = [
+        (PT_LOAD, flags, 176 + at, address, 64, 64)
+        for flags, at, address in ((5, 0, TEXT), (4, 64, EH_FRAME))
+    ]
+    path.write_bytes(elf_image(text, unwind, segments=loaded))
+    cache = FileCache()
+    file = cache.open(Image(), mapping(path))
+    assert file is not None
+    found = [file.frame(TEXT + at).name for at in (0x08, 0x10, 0x1F, 0x20)]
+    assert found == ["libx.so+0x10008", "libx.so+0x10010", "libx.so+0x10010", "libx.so+0x10020"]
     cache.close()
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import struct
 
 import pytest
-from elf_images import ALLOC, SHT_PROGBITS, Part, elf_image
+from elf_images import ALLOC, EH_FRAME, EXEC, SHT_PROGBITS, TEXT, X86_CIE, EhFrame, Part, elf_image
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rubyunwind.elf.file import ElfFile
-from rubyunwind.elf.functions import function_starts, start_of
+from rubyunwind.elf.functions import function_entries, function_starts, start_of
 from rubyunwind.errors import DecodeError
 
 HDR = 0x90000
@@ -54,6 +54,28 @@ def test_a_count_beyond_the_section_is_cut_to_what_is_there(count: int) -> None:
     assert starts_in(header([0x1000, 0x2000], count=count)) == [0x1000, 0x2000]
 
 
+def without_table(*starts: int, form: bytes = b"\x1b", where: str = ".eh_frame") -> dict[int, int]:
+    frames = EhFrame()
+    cie = frames.cie(X86_CIE, data=form)
+    for start in starts:
+        frames.fde(cie, start, 0x20, b"")
+    text = Part(".text", bytes(0x100), TEXT, flags=ALLOC | EXEC)
+    return function_entries(
+        ElfFile(elf_image(text, Part(where, bytes(frames.end().data), EH_FRAME, flags=ALLOC)))
+    )
+
+
+def test_without_the_table_the_entries_themselves_are_read() -> None:
+    found = without_table(TEXT + 0x40, TEXT, TEXT + 0x80)
+    assert sorted(found) == [TEXT, TEXT + 0x40, TEXT + 0x80]
+    assert found[TEXT] > found[TEXT + 0x40] > EH_FRAME
+    assert without_table(TEXT, where=".other") == {}
+
+
+def test_an_entry_that_leads_to_no_code_is_none() -> None:
+    assert list(without_table(TEXT, TEXT + 0x1000)) == [TEXT]
+
+
 def test_half_an_entry_at_the_end_is_left_out() -> None:
     assert starts_in(header([0x1000, 0x2000])[:-3]) == [0x1000]
 
@@ -70,6 +92,12 @@ def test_a_closed_file_is_an_error() -> None:
     elf.close()
     with pytest.raises(DecodeError, match="closed"):
         function_starts(elf)
+
+
+@given(st.binary(max_size=64))
+def test_any_entries_are_survived(data: bytes) -> None:
+    text = Part(".text", bytes(0x100), TEXT, flags=ALLOC | EXEC)
+    function_entries(ElfFile(elf_image(text, Part(".eh_frame", data, EH_FRAME))))
 
 
 @given(st.binary(max_size=64))

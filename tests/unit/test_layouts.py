@@ -132,7 +132,7 @@ def test_patch_changes_name_members_that_exist() -> None:
 
 @pytest.mark.parametrize(
     ("version", "nearest"),
-    [("3.4.99", "3.4.10"), ("3.1.8", "3.1.7"), ("4.0.7", "4.0.6"), ("3.3.0dev", "3.3.0")],
+    [("3.4.99", "3.4.11"), ("3.1.8", "3.1.7"), ("4.0.7", "4.0.6"), ("3.3.0dev", "3.3.0")],
 )
 def test_an_unknown_release_of_a_known_series_is_a_guess_at_the_nearest(version: str, nearest: str) -> None:
     match = find_layout(version)
@@ -146,7 +146,7 @@ def test_an_unknown_release_of_a_known_series_is_a_guess_at_the_nearest(version:
     [
         ("2.4.10", "2.5.0"),
         ("1.9.3", "2.5.0"),
-        ("3.5.0dev", "3.4.10"),
+        ("3.5.0dev", "3.4.11"),
         ("4.1.0-preview1", "4.0.6"),
         ("5.0.0", "4.0.6"),
     ],

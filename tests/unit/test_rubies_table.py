@@ -68,6 +68,17 @@ def test_a_native_walk_that_fails_as_it_is_known_to_is_no_fault_of_the_ruby_fram
     assert not cell(sample(*STACK, reason="no unwind row"), reason="unmapped pc").good
 
 
+def test_native_frames_may_end_in_a_c_library_without_rows_and_are_counted() -> None:
+    running = Spinning(7, ((7, STACK),))
+    samples = [sample(*STACK), sample(*STACK, reason="no unwind row")]
+    found = judge(Program("a.rb"), WALKER, running, samples, libc_reason="no unwind row")
+    assert (found.exact, found.samples, found.rootless, found.good) == (2, 2, 1, True)
+    wrong = sample(LEAF, BASE, reason="no unwind row")
+    assert not judge(Program("a.rb"), WALKER, running, [wrong], libc_reason="no unwind row").good
+    other = sample(*STACK, reason="unmapped pc")
+    assert not judge(Program("a.rb"), WALKER, running, [other], libc_reason="no unwind row").good
+
+
 def deep(frames: int, reason: str | None) -> tuple[Spinning, Sample]:
     """A stack twice as deep as what a sample has of it."""
     stack = tuple(("/a.rb", line, "deeper") for line in range(1, 2 * frames))
@@ -91,6 +102,16 @@ def test_a_stack_that_is_cut_must_be_right_as_far_as_it_goes() -> None:
     running, cut = deep(127, "limit")
     wrong = sample(*locations(cut)[1:], ("/a.rb", 9, "other"), reason="limit")
     assert not judge(Program("a.rb"), CHAIN, running, [wrong]).good
+
+
+def test_a_c_function_at_the_cut_has_no_place_as_its_caller_is_gone() -> None:
+    running, cut = deep(127, "limit")
+    frames = [*cut.frames[:126], Frame("cfunc", "deeper", "deeper"), cut.frames[-1]]
+    placeless = Sample(1, 7, 7, "ruby", tuple(frames), complete=False, reason="limit")
+    assert judge(Program("a.rb"), CHAIN, running, [placeless]).good
+    frames[120] = Frame("cfunc", "deeper", "deeper")
+    hole = Sample(1, 7, 7, "ruby", tuple(frames), complete=False, reason="limit")
+    assert not judge(Program("a.rb"), CHAIN, running, [hole]).good
 
 
 @pytest.mark.parametrize(("turns", "way", "good"), [(13, CHAIN, True), (12, CHAIN, False), (13, USER, False)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What build-ruby.sh does without a network, and what the tests make of its answers."""
+"""What the scripts do without a network, and what the tests make of their answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 
 from rubies import roots
-from rubies.roots import CannotBeHad, Root, known, root_of, ruby_in
+from rubies.roots import CannotBeHad, Root, built, known, root_of, ruby_in
 
 SCRIPT = Path(__file__).parents[2] / "support/ci-rubies/build-ruby.sh"
 
 
-def build(*arguments: str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+FROM_SOURCE = SCRIPT.parent / "build-from-source.sh"
+
+
+def build(
+    *arguments: str, cache: Path, script: Path = SCRIPT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [SCRIPT, *arguments],
+        [script, *arguments],
         env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
         capture_output=True,
         text=True,
@@ -58,6 +63,37 @@ def test_a_series_that_is_not_listed_is_refused_with_those_that_are(tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_build_that_is_not_listed_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    done = build("musl-9.9", cache=tmp_path, script=FROM_SOURCE)
+    assert done.returncode == 1
+    assert f"musl-9.9 is not in {SCRIPT.parent}/built.list; known: {' '.join(built())}" in done.stderr
+    assert build(cache=tmp_path, script=FROM_SOURCE).returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_build_is_of_a_series_whose_suite_is_known() -> None:
+    assert {name.rpartition("-")[2] for name in built()} <= set(known())
+    assert not set(built()) & set(known())
+
+
+def test_a_build_without_its_compiler_or_a_network_is_skipped(tmp_path: Path, fakes: str) -> None:
+    done = build("musl-3.3", cache=tmp_path, script=FROM_SOURCE, PATH=fakes.partition(":")[0] + ":/bin")
+    if "musl-gcc is not installed" not in done.stderr:
+        assert done.stderr.startswith("skipped: ruby musl-3.3: the sources of trixie could not be read: ")
+    assert (done.returncode, done.stdout) == (77, "")
+    assert [path.name for path in (tmp_path / "rubyunwind/rubies").iterdir()] == ["musl-3.3.lock"]
+
+
+def test_a_build_that_is_there_is_taken_again_and_is_no_package_of_its_series(tmp_path: Path) -> None:
+    rubies = tmp_path / "rubyunwind/rubies"
+    for name in ("musl-3.3-3.3.8-2", "musl-static-3.3-3.3.8-2", "3.3-3.3.8-1"):
+        (rubies / name).mkdir(parents=True)
+    done = build("musl-3.3", cache=tmp_path, script=FROM_SOURCE)
+    assert (done.returncode, done.stdout) == (0, f"{rubies}/musl-3.3-3.3.8-2\n")
+    done = build("3.3", cache=tmp_path, PATH=os.environ["PATH"])
+    assert (done.returncode, done.stdout) == (0, f"{rubies}/3.3-3.3.8-1\n")
+
+
 def test_a_root_that_is_there_is_taken_again_and_the_newest_of_several(tmp_path: Path) -> None:
     rubies = tmp_path / "rubyunwind/rubies"
     for version in ("3.3.8-2", "3.3.8-10", "3.3.8-9~exp1"):
@@ -88,8 +124,8 @@ def test_a_machine_whose_sources_name_no_archive_of_debian_is_a_reason_to_skip(
     assert done.stderr.startswith("skipped: ruby 3.3: the apt sources of this machine name no Debian archive")
 
 
-def fake_script(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    script = folder / "build-ruby.sh"
+def fake_script(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, name: str = SCRIPT.name) -> None:
+    script = folder / name
     script.write_text(f"#!/bin/sh\n{text}\n")
     script.chmod(0o755)
     monkeypatch.setattr(roots, "SCRIPTS", folder)
@@ -100,7 +136,18 @@ def test_a_root_has_its_series_and_the_version_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_script(tmp_path, monkeypatch, "echo /cache/3.4-3.4.11-1~exp1")
-    assert root_of("3.4") == Root("3.4", "3.4.11-1~exp1", Path("/cache/3.4-3.4.11-1~exp1"))
+    root = root_of("3.4")
+    assert root == Root("3.4", "3.4.11-1~exp1", Path("/cache/3.4-3.4.11-1~exp1"))
+    assert root.program == "/usr/bin/ruby3.4"
+
+
+def test_a_build_has_another_script_and_the_program_of_its_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_script(tmp_path, monkeypatch, "echo /cache/musl-3.3-3.3.8-2", name=FROM_SOURCE.name)
+    root = root_of("musl-3.3")
+    assert root == Root("musl-3.3", "3.3.8-2", Path("/cache/musl-3.3-3.3.8-2"))
+    assert root.program == "/usr/bin/ruby3.3"
 
 
 def test_what_cannot_be_had_is_told_from_what_is_broken(

@@ -8,7 +8,22 @@ import struct
 from bisect import bisect_right
 
 import pytest
-from elf_images import AARCH64, ARM_CIE, EH_FRAME, TEXT, X86_CIE, EhFrame, Part, block, image_of, sleb, uleb
+from elf_images import (
+    AARCH64,
+    ALLOC,
+    ARM_CIE,
+    EH_FRAME,
+    EXEC,
+    TEXT,
+    X86_CIE,
+    EhFrame,
+    Part,
+    block,
+    elf_image,
+    image_of,
+    sleb,
+    uleb,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -447,6 +462,40 @@ def test_signed_return_addresses_change_nothing() -> None:
     plain = arm(bytes([0x41, 0x0E, 32, 0x9D, 4, 0x9E, 3]))
     signed = arm(bytes([0x2D, 0x41, 0x0E, 32, 0x9D, 4, 0x9E, 3, 0x2D]))
     assert rows(plain) == rows(signed)
+
+
+def test_a_linkage_table_has_its_return_address_in_the_link_register() -> None:
+    """As ld writes it: the entry for the dynamic linker, one plain, one with bti c; then padding."""
+    push, adrp, load, add, jump = 0xA9BF7BF0, 0x90000010, 0xF9400211, 0x91000210, 0xD61F0220
+    entry = [adrp, load, add, jump]
+    words = [push, *entry, *[0xD503201F] * 3, *entry, 0xD503245F, *entry, 0xD503201F]
+    code = struct.pack(f"<{len(words)}I", *words)
+    frames = EhFrame()
+    frames.fde(frames.cie(ARM_CIE, code_align=4, column=30), TEXT + 0x100, 0x40, b"")
+    text = code + bytes(0x200 - len(code))
+    parts = [
+        Part(".plt", code, TEXT, flags=ALLOC | EXEC),
+        Part(".text", text[0x100:], TEXT + 0x100, flags=ALLOC | EXEC),
+        Part(".eh_frame", bytes(frames.end().data), EH_FRAME, flags=ALLOC),
+    ]
+    leaf = (SP, LR, 0, 0, 0)
+    deltas = extract_stack_deltas(ElfFile(elf_image(*parts, machine=AARCH64)))
+    assert rows(deltas) == [
+        (0, leaf),
+        (4, (SP, LR, 0, 16, 0)),
+        (20, leaf),
+        (len(code), INVALID),
+        (0x100, leaf),
+        (0x140, INVALID),
+    ]
+    # x86_64's has rules of its own, and so may one here.
+    deltas = extract_stack_deltas(ElfFile(elf_image(*parts, machine=62)))
+    assert rows(deltas)[0][0] == 0x100
+    frames = EhFrame()
+    frames.fde(frames.cie(ARM_CIE, code_align=4, column=30), TEXT, len(code), bytes([0x0E, 32]))
+    parts[2] = Part(".eh_frame", bytes(frames.end().data), EH_FRAME, flags=ALLOC)
+    deltas = extract_stack_deltas(ElfFile(elf_image(*parts, machine=AARCH64)))
+    assert rows(deltas) == [(0, (SP, LR, 0, 32, 0)), (len(code), INVALID)]
 
 
 def test_an_unknown_base_is_invalid_on_aarch64() -> None:

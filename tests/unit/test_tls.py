@@ -9,10 +9,16 @@ from rubyunwind.abi import RubyTLSInfo, RubyTLSKind
 from rubyunwind.process.mappings import Mapping
 from rubyunwind.ruby.image import ImageSymbol, Relocation, RubyImage, TLSSegment
 from rubyunwind.ruby.layouts import find_layout
-from rubyunwind.ruby.tls import find_tls, thread_context
+from rubyunwind.ruby.tls import find_tls, thread_context, uses_musl
 
 DTPMOD, TPOFF, TLSDESC = {False: 16, True: 1028}, {False: 18, True: 1030}, {False: 36, True: 1031}
-MUSL = Mapping(0, 4096, True, False, True, 0, 1, 1, "/lib/ld-musl-x86_64.so.1")
+
+
+def mapping(path: str) -> Mapping:
+    return Mapping(0, 4096, True, False, True, 0, 1, 1, path)
+
+
+MUSL = mapping("/lib/ld-musl-x86_64.so.1")
 
 
 @pytest.fixture
@@ -57,6 +63,43 @@ def test_the_thread_vector_differs_by_architecture_and_libc(
     tls = find_tls(image(relocation, aarch64=aarch64), memory, mappings)
     assert tls is not None
     assert (tls.dtv_offset, tls.dtv_entry_size) == (dtv_offset, entry_size)
+
+
+@pytest.mark.parametrize(
+    ("path", "musl"),
+    [
+        ("/lib/ld-musl-x86_64.so.1", True),
+        ("/lib/ld-musl-aarch64.so.1", True),
+        ("/lib/libc.musl-x86_64.so.1", True),
+        ("/usr/lib/x86_64-linux-musl/libc.so", True),  # what Debian's link leads to
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", False),
+        ("/usr/lib/x86_64-linux-gnu/libc-2.31.so", False),
+        ("/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", False),
+        ("/app/musl/libruby.so.3.3.8", False),
+        ("[vdso]", False),
+    ],
+)
+def test_the_c_library_is_known_by_the_file_that_is_mapped(path: str, musl: bool) -> None:
+    assert uses_musl([mapping("/usr/bin/ruby"), mapping(path)]) is musl
+
+
+@pytest.mark.parametrize("aarch64", [False, True])
+def test_a_thread_of_musl_reads_its_own_context(memory: RubyMemory, aarch64: bool) -> None:
+    """As musl's __copy_tls lays it out: the number of modules, then one word for each module's block."""
+    blocks = [memory.words(0, context) for context in (0xAB10, 0xAB20)]
+    vectors = [memory.words(2, memory.words(0, 0xDEAD), block) for block in blocks]
+    # struct pthread: {self, dtv, ...} at the thread pointer, or {..., canary, dtv} that ends there.
+    pointers = [
+        memory.words(0, 77, vector) + 24 if aarch64 else memory.words(0, vector, 77) for vector in vectors
+    ]
+    slot = memory.words(2) - BASE
+    tls = find_tls(image(Relocation(slot, DTPMOD[aarch64], "", 0), aarch64=aarch64), memory, [MUSL])
+    assert tls is not None
+    assert [thread_context(memory, tls, pointer) for pointer in pointers] == [0xAB10, 0xAB20]
+    # The same of a module that came with dlopen, whose descriptor leads to {module id, offset}.
+    slot = memory.words(0x7F0000001000, memory.words(2, 8, 0)) - BASE
+    described = find_tls(image(Relocation(slot, TLSDESC[aarch64], "", 8), aarch64=aarch64), memory, [MUSL])
+    assert described == tls
 
 
 def test_another_variables_relocation_is_not_used(memory: RubyMemory) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -154,6 +155,25 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def make(**options: Any) -> tuple[ProcessTracker, Collection]:
     collection = Collection()
     return ProcessTracker(cast("Any", collection), **options), collection
+
+
+def test_what_is_so_of_a_ruby_is_said_once_and_what_is_of_a_process_for_each(world: World) -> None:
+    tracker, _ = make()
+    libraries = {5: "/usr/lib/libruby.so.3.3", 6: "/usr/lib/libruby.so.3.3", 7: "/opt/lib/libruby.so.3.3"}
+    for pid in (*libraries, 8, 9):
+        world.parents[pid] = 1
+        process: Any = tracker.add(pid)
+        if pid in libraries:
+            mapping = SimpleNamespace(path=libraries[pid])
+            process.ruby = SimpleNamespace(mapping=mapping, notes=("hidden", "assumed"))
+    assert tracker.notes() == [
+        "/usr/lib/libruby.so.3.3: hidden",
+        "/usr/lib/libruby.so.3.3: assumed",
+        "/opt/lib/libruby.so.3.3: hidden",
+        "/opt/lib/libruby.so.3.3: assumed",
+        "pid 8: no Ruby was found in it; native frames only",
+        "pid 9: no Ruby was found in it; native frames only",
+    ]
 
 
 def test_a_process_is_announced_before_it_is_looked_at(world: World) -> None:

@@ -199,12 +199,37 @@ static const cfi_span *find_span(const cfi_source *source, u64 address) {
   return NULL;
 }
 
+/* A linkage table counts as a function of a section of its own, which comes last. */
+static const cfi_section *stub_section(const cfi_source *source) {
+  return source->sections + source->section_count;
+}
+
+static bool gather_stubs(reader *r) {
+  const cfi_source *source = r->source;
+
+  for (size_t i = 0; i < source->stub_count; i++) {
+    const cfi_span *stubs = &source->stubs[i];
+    const cfi_span *span = find_span(source, stubs->start);
+    if (source->machine != EM_AARCH64 || !span || stubs->end <= stubs->start)
+      continue;
+    fde *item = append((void **)&r->fdes, &r->fde_count, &r->fde_capacity, sizeof *item);
+    if (!item)
+      return false;
+    item->section = stub_section(source);
+    item->start = stubs->start;
+    item->end = stubs->end < span->end ? stubs->end : span->end;
+  }
+  return true;
+}
+
 /* The FDE's addresses and program; false when there is nothing to be had from it. */
 static bool resolve(const reader *r, fde *f) {
   const cfi_source *source = r->source;
   cursor body = {f->code, f->code_end, false};
   u64 length;
 
+  if (f->section == stub_section(source))
+    return true;
   f->cie = find_cie(r, f);
   if (!f->cie || !f->cie->usable)
     return false;
@@ -286,8 +311,36 @@ static bool is_trampoline(const cfi_source *source, const fde *f) {
          !memcmp(span->code + offset, code, size);
 }
 
+/*
+ * Entries of a linkage table (AAPCS64, "Use of IP0 and IP1 by the linker") leave lr as it is, so
+ * that it holds the return address; those for the dynamic linker push two registers before they
+ * jump.
+ */
+static void add_stub_rows(const cfi_source *source, const fde *f, row_builder *rows) {
+  const cfi_span *span = find_span(source, f->start);
+  UnwindInfo info = {.opcode = UNWIND_OPCODE_BASE_SP, .fpOpcode = UNWIND_OPCODE_BASE_LR};
+  u64 offset = f->start - span->start;
+  u64 room = span->code && offset < span->code_size ? span->code_size - offset : 0;
+  u64 size = f->end - f->start < room ? f->end - f->start : room;
+
+  for (u64 at = 0; size - at >= 4; at += 4) {
+    u32 word;
+    memcpy(&word, span->code + offset + at, sizeof word);
+    rows_add(rows, f->start + at, info);
+    if ((word & 0xffff83e0) == 0xa9bf03e0) /* stp xN, xM, [sp, #-16]! */
+      info.param = 16;
+    else if ((word & 0xfffffc1f) == 0xd61f0000) /* br xN */
+      info.param = 0;
+  }
+}
+
 static void add_rows(const reader *r, const fde *f, row_builder *rows) {
   const cfi_source *source = r->source;
+
+  if (f->section == stub_section(source)) {
+    add_stub_rows(source, f, rows);
+    return;
+  }
   program p = {
       .cie = f->cie,
       .fp_column = source->machine == EM_X86_64 ? X86_FP : ARM_FP,
@@ -331,6 +384,8 @@ int cfi_extract(const cfi_source *source, cfi_table *table) {
   for (size_t i = 0; i < source->section_count; i++)
     if (source->sections[i].size && !gather(&r, &source->sections[i]))
       goto out;
+  if (!gather_stubs(&r))
+    goto out;
   arrange(&r);
   if (!rows_begin(&rows, table, r.fde_count * 10))
     goto out;

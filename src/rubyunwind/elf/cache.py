@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["FORMAT_VERSION", "TableCache", "default_cache_dir"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAX_ENTRY = 256 << 20  # bytes
 MAX_TOTAL = 512 << 20
 """Bytes of a directory: beyond it what was not used for longest goes. A libruby takes some 4 MB."""

@@ -6,15 +6,18 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rubyunwind._native import ffi, lib
+from rubyunwind.abi import UnwindCommand, UnwindOpcode
 from rubyunwind.elf.cache import TableCache
 from rubyunwind.elf.debuglink import open_debug_file
-from rubyunwind.elf.file import ET_REL, ElfFile
+from rubyunwind.elf.file import EM_AARCH64, ET_REL, ElfFile
 from rubyunwind.elf.ids import build_id, file_id
+from rubyunwind.elf.thread_roots import thread_roots
 from rubyunwind.errors import DecodeError
 
 __all__ = ["StackDeltas", "UnwindInfoTuple", "extract_stack_deltas", "load_stack_deltas"]
@@ -28,6 +31,8 @@ MAX_CODE = 16 << 20  # bytes of all spans in which signal trampolines are looked
 
 PT_GNU_EH_FRAME = 0x6474E550  # elf.h
 _EH_FRAME_HDR_PCREL = bytes([1, 0x1B])  # version 1, pointer to .eh_frame as DW_EH_PE_pcrel | sdata4
+
+_ROOT_COMMANDS = (UnwindCommand.INVALID, UnwindCommand.STOP)
 
 _INFO = struct.Struct("<BBBxii")  # UnwindInfo of types.h
 _COUNTS = struct.Struct("<II?")  # rows, infos, truncated
@@ -142,8 +147,9 @@ class StackDeltas:
 def extract_stack_deltas(elf: ElfFile, *, use_debug_file: bool = True) -> StackDeltas:
     """Read a file's unwind rules: .eh_frame, what .debug_frame has beyond it, then the debug file.
 
-    Damaged rules give no rows, or rows that say INVALID. A file without any rules gives an empty table.
-    DecodeError when a section cannot be read at all.
+    In a C library without them it is known all the same where threads begin: their stacks end there. Damaged
+    rules give no rows, or rows that say INVALID. A file without any rules gives an empty table. DecodeError
+    when a section cannot be read at all.
     """
     deltas = _extract(elf, _parts(elf))
     if deltas.count < FEW_ROWS and use_debug_file:
@@ -152,8 +158,27 @@ def extract_stack_deltas(elf: ElfFile, *, use_debug_file: bool = True) -> StackD
             with debug:
                 more = _extract(elf, _parts(elf) + _parts(debug))
             if more.count > deltas.count:
-                return more
-    return deltas
+                deltas = more
+    return _with_roots(deltas, thread_roots(elf)) if deltas.count < FEW_ROWS else deltas
+
+
+def _with_roots(deltas: StackDeltas, roots: Sequence[tuple[int, int]]) -> StackDeltas:
+    """Add rows that say STOP for ranges of addresses, where there are no other rules."""
+    invalid, stop = ((int(UnwindOpcode.COMMAND), 0, 0, int(command), 0) for command in _ROOT_COMMANDS)
+    rows = dict(zip(deltas.addresses(), (deltas.infos[row] for row in deltas.rows()), strict=True))
+    for first, end in roots:
+        before = max((address for address in rows if address <= first), default=None)
+        known = before is not None and rows[before] != invalid
+        if not known and not any(first < address < end for address in rows):
+            rows[first] = stop
+            rows.setdefault(end, invalid)
+    infos = list(dict.fromkeys(rows.values()))
+    return StackDeltas(
+        array("Q", sorted(rows)).tobytes(),
+        array("H", (infos.index(rows[address]) for address in sorted(rows))).tobytes(),
+        infos,
+        truncated=deltas.truncated,
+    )
 
 
 def load_stack_deltas(elf: ElfFile, cache_dir: str | os.PathLike[str] | None = None) -> StackDeltas:
@@ -231,6 +256,9 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
     source.flags = _flags(elf)
     source.sections, source.section_count = sections, len(parts)
     source.spans, source.span_count = spans, len(wanted)
+    tables = _linkage_tables(elf)[:MAX_SPANS]
+    stubs = ffi.new("cfi_span[]", [{"start": start, "end": end} for start, end in tables])
+    source.stubs, source.stub_count = stubs, len(tables)
     table = ffi.new("cfi_table *")
     try:
         error = lib.cfi_extract(source, table)
@@ -244,6 +272,17 @@ def _extract(elf: ElfFile, parts: list[_Part]) -> StackDeltas:
         )
     finally:
         lib.cfi_release(table)
+
+
+def _linkage_tables(elf: ElfFile) -> list[tuple[int, int]]:
+    """Return (start, end) of .plt and its like, for which linkers write no unwind rules on aarch64."""
+    if elf.machine != EM_AARCH64:
+        return []
+    return [
+        (section.address, section.address + section.size)
+        for section in elf.sections
+        if section.name.startswith(".plt") and section.executable
+    ]
 
 
 def _data_base(elf: ElfFile) -> int:

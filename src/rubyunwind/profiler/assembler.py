@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
+from rubyunwind.profiler.coroutines import without_what_precedes
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
 from rubyunwind.profiler.placement import place_ruby_frames, shown_frames
 from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
@@ -245,8 +246,10 @@ class Assembler:
         root_file = 0
         # Root first: a C function has the place of the Ruby frame that called it.
         items: Sequence[Step] = trace.steps()
+        own = self._coroutine(items, process)
+        items = items if own is None else own
         if process is not None and process.interpreter is not None:
-            rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT)
+            rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT) or own is not None
             items = place_ruby_frames(items, process.interpreter.holds, rooted=rooted)
         symbolizer = _symbolizer_of(process, sampled) if process is not None else None
         if symbolizer is not None:
@@ -278,7 +281,8 @@ class Assembler:
         frames.reverse()
         kernel = self._kernel_stack(trace.kernel_stack_id) if trace.kernel_stack_id >= 0 else ()
         loop = process.interpreter if process is not None else None
-        reason = incompleteness(trace, loop is not None and loop.file_id == root_file)
+        in_ruby = loop is not None and loop.file_id == root_file
+        reason = incompleteness(trace, in_ruby, coroutine=own is not None)
         # A loop that the kernel side did not know for one yet: its Ruby frames are missing.
         if (
             reason is None
@@ -293,6 +297,16 @@ class Assembler:
         if trace.origin == TraceOrigin.OFF_CPU:
             frames = waiting_frames(frames, runnable=bool(trace.flags & TraceFlag.RUNNABLE))
         return (*kernel, *frames), reason
+
+    def _coroutine(self, items: Sequence[Step], process: ProfiledProcess | None) -> Sequence[Step] | None:
+        """Return the frames of a coroutine where they lead to its beginning, see coroutines.py."""
+        if process is None or process.interpreter is None:
+            return None
+        file_id = process.interpreter.file_id
+        file = self._tracker.files.by_id(file_id)
+        if file is None or not file.aarch64:
+            return None
+        return without_what_precedes(items, file_id, file.begin_of)
 
     def _native(self, item: Step) -> Frame:
         file = self._tracker.files.by_id(item.file_id)

@@ -7,12 +7,13 @@ import hashlib
 import logging
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rubyunwind.elf.deltas import load_stack_deltas
-from rubyunwind.elf.file import ElfFile
-from rubyunwind.elf.functions import function_starts, start_of
+from rubyunwind.elf.file import EM_AARCH64, ElfFile
+from rubyunwind.elf.functions import function_entries, function_size, start_of
 from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError, RubyUnwindError
@@ -44,6 +45,7 @@ class MappedFile:
         self.path = path
         self.file_id = _identify(elf, path)
         self._symbols: SymbolTable | None = None
+        self._entries: dict[int, int] = {}
         self._starts: list[int] | None = None
         self._frames: dict[int, Frame] = {}
         self._called: list[tuple[int, int, str]] = []
@@ -73,6 +75,22 @@ class MappedFile:
             self._called.append((first, last, name))
             self._frames.clear()
 
+    def begin_of(self, address: int) -> int | None:
+        """Return where the function at an ELF virtual address begins, None if its unwind rows do not tell."""
+        if self._starts is None:
+            with suppress(DecodeError):
+                self._entries = function_entries(self.elf)
+            self._starts = sorted(self._entries)
+        start = start_of(self._starts, address)
+        size = function_size(self.elf, start, self._entries[start]) if start is not None else 0
+        # What lies behind it has no unwind information.
+        return None if start is not None and size and address >= start + size else start
+
+    @property
+    def aarch64(self) -> bool:
+        """Whether its code is that machine's."""
+        return self.elf.machine == EM_AARCH64
+
     def _name(self, address: int) -> str:
         """Name the function; one that has no symbol by its file and where it begins, so that frames merge."""
         from rubyunwind.elf.demangle import demangle
@@ -88,12 +106,7 @@ class MappedFile:
         for first, last, name in self._called:
             if first <= address < last:
                 return name
-        if self._starts is None:
-            try:
-                self._starts = function_starts(self.elf)
-            except DecodeError:
-                self._starts = []
-        start = start_of(self._starts, address)
+        start = self.begin_of(address)
         base = self.path.rpartition("/")[2] or self.path
         return f"{base}+{address if start is None else start:#x}"
 

@@ -70,20 +70,22 @@ def reason_of(error: ErrorCode) -> str:
     return _REASONS.get(error) or error.name.lower().replace("_", " ")
 
 
-def incompleteness(trace: Trace, root_in_interpreter: bool) -> str | None:
+def incompleteness(trace: Trace, root_in_interpreter: bool, *, coroutine: bool = False) -> str | None:
     """Return None for a whole stack, else the reason.
 
     Whole means: the native walk reached the root, the Ruby stack, if one was met, its base, and no frame is
     an error.
     `root_in_interpreter` says that the outermost native frame lies in the file of the Ruby interpreter: a
     return address of zero there is the entry of a fiber, whose stack begins so (coroutine_initialize),
-    and not a stack that was lost.
+    and not a stack that was lost. `coroutine` says that the walk is known to have come to such an entry; what
+    it found behind that does not matter then.
     """
     flags = trace.flags
     if flags & TraceFlag.EMPTY_SLOT:
         return reason_of(ErrorCode.UNREACHABLE)
-    error = trace.error
-    if error is None:
+    ended = coroutine and (flags & TraceFlag.RUBY_BASE or not flags & TraceFlag.RUBY_MET)
+    error = None if ended else trace.error
+    if error is None and not ended:
         # An unwinder may leave an error frame and go on; ours does not, other writers of the ABI do.
         error = trace.first_error()
     if error is not None and not (
@@ -92,6 +94,7 @@ def incompleteness(trace: Trace, root_in_interpreter: bool) -> str | None:
         return reason_of(error)
     if flags & TraceFlag.RUBY_MET and not flags & TraceFlag.RUBY_BASE:
         return NO_CONTEXT if flags & TraceFlag.NO_EC else UNREADABLE
-    if trace.stack_len and not flags & TraceFlag.NATIVE_ROOT and not flags & TraceFlag.KERNEL_INLINE:
+    rooted = coroutine or flags & (TraceFlag.NATIVE_ROOT | TraceFlag.KERNEL_INLINE)
+    if trace.stack_len and not rooted:
         return NO_ROW
     return None

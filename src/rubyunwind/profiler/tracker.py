@@ -105,7 +105,8 @@ class ProcessTracker:
     def notes(self) -> list[str]:
         """Return what a user should know about the processes: no Ruby in it, a layout that was assumed, ...
 
-        Where everything is profiled, nobody expects each of them to be a Ruby.
+        What is so of a Ruby is said once, however many processes run it. Where everything is profiled, nobody
+        expects each of them to be a Ruby.
         """
         found: list[str] = []
         for pid, process in self.known.items():
@@ -114,9 +115,10 @@ class ProcessTracker:
             if process.refusal is not None:
                 found.append(f"pid {pid}: {process.refusal}; native frames only")
             elif process.ruby is not None:
-                found += [f"pid {pid}: {note}" for note in process.ruby.notes]
+                found += [f"{process.ruby.mapping.path}: {note}" for note in process.ruby.notes]
             elif not self._everything:
                 found.append(f"pid {pid}: {NO_RUBY}")
+        found = list(dict.fromkeys(found))
         if self._everything and len(found) > _MOST_NOTES:
             found[_MOST_NOTES:] = [f"and {len(found) - _MOST_NOTES} more notes on processes"]
         return found

@@ -137,13 +137,16 @@ class UserProfiler:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know about the processes, and about how well the ticks were kept."""
+        """What a user should know about the processes, and about how well the ticks were kept.
+
+        What is so of a Ruby is said once, however many processes run it.
+        """
         found: list[str] = []
         for pid, process in {**self._ended, **self._processes}.items():
             if process.refusal is not None:
                 found.append(f"pid {pid}: {process.refusal}; it is not sampled")
             elif process.ruby is not None:
-                found += [f"pid {pid}: {note}" for note in process.ruby.notes]
+                found += [f"{process.ruby.mapping.path}: {note}" for note in process.ruby.notes]
             else:
                 found.append(process.trouble or f"pid {pid}: {NOT_SAMPLED}")
         if self.late > _LATE * self.ticks:
@@ -151,7 +154,7 @@ class UserProfiler:
                 f"{self.late} of {self.ticks} ticks came late (a busy machine, or too high a rate): the next "
                 "sample's weight stands for them"
             )
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
     @property
     def runtimes(self) -> tuple[str, ...]:

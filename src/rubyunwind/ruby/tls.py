@@ -130,7 +130,8 @@ def _from_descriptor(
 
 def _dtv(image: RubyImage, module: int, offset: int, musl: bool) -> RubyTLSInfo:
     # glibc: tcbhead_t.dtv, second word of the block on x86_64, first on aarch64; entries are pairs (dtv_t).
-    # musl: struct pthread.dtv, second word on x86_64, the word before the thread pointer on aarch64.
+    # musl: struct pthread.dtv (pthread_impl.h), the second word on x86_64; on aarch64 the struct lies below
+    # the thread pointer and ends with it. Entries are single words, the first is the number of modules.
     where = (-8 if musl else 0) if image.aarch64 else 8
     return RubyTLSInfo(
         kind=RubyTLSKind.DTV,
@@ -159,8 +160,13 @@ def _signed(value: int) -> int:
 
 
 def uses_musl(mappings: Iterable[Mapping]) -> bool:
-    """Whether the C library of a process is musl, whose thread-local storage is arranged in another way."""
-    return any(mapping.path.rpartition("/")[2].startswith("ld-musl-") for mapping in mappings)
+    """Whether the C library of a process is musl, whose thread-local storage is arranged in another way.
+
+    It is its own dynamic linker, ld-musl-ARCH.so.1; the file behind that link is called so on Alpine, libc.so
+    on Debian and others. glibc's file of this name is a linker script, which nobody maps.
+    """
+    names = (mapping.path.rpartition("/")[2] for mapping in mappings)
+    return any(name == "libc.so" or name.startswith(("ld-musl-", "libc.musl-")) for name in names)
 
 
 def thread_context(memory: Memory, tls: RubyTLSInfo, thread_pointer: int) -> int:

@@ -219,10 +219,10 @@ LAST_PATCH = {
     (3, 1): 7,
     (3, 2): 11,
     (3, 3): 12,
-    (3, 4): 10,
+    (3, 4): 11,  # that one by Debian's package, run live
     (4, 0): 6,
 }
-"""The newest patch release of each series whose structs were looked at."""
+"""The newest patch release of each series whose structs were looked at, or held against the running Ruby."""
 
 PATCHES: dict[tuple[int, int], tuple[tuple[int, dict[str, Any]], ...]] = {
     # rb_vm_struct (vm_core.h) grew before objspace.
