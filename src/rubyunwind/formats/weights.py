@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from rubyunwind.formats.difference import side_stacks
 from rubyunwind.formats.stacks import Marker, incompleteness
 from rubyunwind.formats.tree import Tree, merge
 from rubyunwind.profiler.samples import Samples
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rubyunwind.formats.difference import Side
     from rubyunwind.formats.registry import Meta
     from rubyunwind.profiler.sample import Frame, Sample
     from rubyunwind.profiler.samples import SampledThread
 
-__all__ = ["Timeline", "Track", "Weights", "weigh"]
+__all__ = ["Timeline", "Track", "Weights", "weigh", "weigh_sides"]
 
 # A page is some 1,000 pixels wide, so more slices of time cannot be told apart.
 _MOST_SLICES = 1000
@@ -181,13 +185,38 @@ def weigh(samples: Iterable[Sample], meta: Meta) -> Weights:
     for path, track, at, weight in parts:
         key = (tree.leaves[path], moved[track], at)
         merged[key] = merged.get(key, 0) + weight
-    keys = sorted(merged)
+    return _columns(tree, order, timeline, merged)
+
+
+def weigh_sides(before: Side, after: Side) -> Weights:
+    """Return what two profiles weigh in one tree. A track is a side and a unit; `tid` is the side, 0 or 1.
+
+    There is one slice: the times of two recordings have nothing in common.
+    """
+    found = list(side_stacks(before, after))
+    tree = merge([each.path for each in found])
+    tracks = sorted(
+        {Track(0, each.side, "", None, each.unit) for each in found}, key=lambda it: (it.unit, it.tid)
+    )
+    numbers = {(track.tid, track.unit): number for number, track in enumerate(tracks)}
+    merged: dict[tuple[int, int, int], int] = {}
+    for each, leaf in zip(found, tree.leaves, strict=True):
+        key = (leaf, numbers[each.side, each.unit], 0)
+        merged[key] = merged.get(key, 0) + each.weight
+    return _columns(tree, tuple(tracks), Timeline(before.meta.started, 1, 1), merged)
+
+
+def _columns(
+    tree: Tree, tracks: tuple[Track, ...], timeline: Timeline, weights: Mapping[tuple[int, int, int], int]
+) -> Weights:
+    """Weights by node, track and slice as columns."""
+    keys = sorted(weights)
     return Weights(
         tree=tree,
-        tracks=order,
+        tracks=tracks,
         timeline=timeline,
         nodes=array("I", (node for node, _, _ in keys)),
         tracks_of=array("I", (track for _, track, _ in keys)),
         slices=array("I", (at for _, _, at in keys)),
-        weights=array("Q", (merged[key] for key in keys)),
+        weights=array("Q", (weights[key] for key in keys)),
     )
