@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 
@@ -21,6 +22,7 @@ _VERBS = {
     "snapshot": "rubyunwind.cli.snapshot",
     "lines": "rubyunwind.cli.lines",
     "doctor": "rubyunwind.cli.doctor",
+    "completion": "rubyunwind.cli.completion",
 }
 
 
@@ -54,6 +56,8 @@ def _is_verbose(words: list[str]) -> bool:
 
 def main() -> None:
     """Run the command line; errors of ours are one message on stderr and exit status 1."""
+    if "_RUBYUNWIND_COMPLETE" in os.environ:
+        importlib.import_module(_VERBS["completion"])  # which knows how bash wants it
     try:
         cli(prog_name="rubyunwind")
     except RubyUnwindError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.candidates import complete_file
 from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.notes import news, say_notes, say_totals
 from rubyunwind.cli.options import check_options, how_options, what_options
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 @click.option(
     "-o",
     "--output",
+    shell_complete=complete_file,
     help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.",
 )
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import click
 
+from rubyunwind.cli.candidates import complete_file
 from rubyunwind.cli.output import Output
 from rubyunwind.cli.report_text import Look, changes_text, head_text, heat_text, methods_text
 from rubyunwind.cli.text import printable
@@ -44,7 +45,7 @@ class _Part:
 
 
 @click.command("report", short_help="look into recordings, convert and compare them")
-@click.option("-o", "--output", help="File to write; - is stdout.")
+@click.option("-o", "--output", shell_complete=complete_file, help="File to write; - is stdout.")
 @click.option(
     "-f",
     "--format",
@@ -85,7 +86,7 @@ class _Part:
 @click.option(
     "-n", "--rows", type=click.IntRange(0), default=30, show_default=True, help="Rows of a table; 0: all."
 )
-@click.argument("files", nargs=-1, metavar="FILE...")
+@click.argument("files", nargs=-1, shell_complete=complete_file, metavar="FILE...")
 def command(
     output: str | None,
     format_: str | None,

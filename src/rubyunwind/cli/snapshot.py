@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rubyunwind.cli.candidates import complete_file, complete_ruby
 from rubyunwind.cli.text import printable
 from rubyunwind.profiler.snapshot import take_snapshot
 
@@ -21,9 +22,21 @@ _NOTES = 3  # sentences on what is missing that are shown unasked
 
 
 @click.command("snapshot", short_help="the stacks of all threads, now or in a core file")
-@click.option("-p", "--pid", type=int, help="Process to look at; it is stopped for some milliseconds.")
-@click.option("--core", help="Core file to look at, plain or compressed (gzip, zstd).")
-@click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
+@click.option(
+    "-p",
+    "--pid",
+    type=int,
+    shell_complete=complete_ruby,
+    help="Process to look at; it is stopped for some milliseconds.",
+)
+@click.option(
+    "--core", shell_complete=complete_file, help="Core file to look at, plain or compressed (gzip, zstd)."
+)
+@click.option(
+    "--sysroot",
+    shell_complete=complete_file,
+    help="Where the files are that the core's process had mapped. Default: /",
+)
 @click.option("--ec", help="Address of the execution context (hexadecimal), for a Ruby that hides it.")
 @click.option(
     "--force-version",
