@@ -81,7 +81,8 @@ class Shell:
 @pytest.fixture
 def bash(path: str) -> Iterator[Shell]:
     shell = Shell("bash", ["--norc", "--noprofile", "-i"], path)
-    shell.type('bind "set bell-style none"; eval "$(rubyunwind completion bash)"; echo rea""dy\n')
+    shell.type('bind "set page-completions off"; bind "set completion-query-items 0"\n')
+    shell.type('eval "$(rubyunwind completion bash)"; echo rea""dy\n')
     shell.until("ready")
     yield shell
     shell.close()
