@@ -126,11 +126,18 @@ def test_native_frames_are_shown_when_asked_for_and_where_there_is_no_ruby_code(
     assert any("pthread" in line for line in lines(ruby, native=True))
 
 
-def test_threads_that_differ_in_a_line_or_in_their_wait_stay_apart() -> None:
+def test_threads_that_wait_alike_in_two_places_of_the_kernel_are_one() -> None:
+    found = lines(
+        thread(1, QUEUE, MAIN, wait_channel="futex_wait"), thread(2, QUEUE, MAIN, wait_channel="poll")
+    )
+    assert "2 threads: waiting for a queue (sleeping in futex_wait or poll)" in found
+
+
+def test_threads_that_differ_in_a_line_or_in_their_state_stay_apart() -> None:
     threads = [
         thread(1, QUEUE, MAIN),
         thread(2, cfunc("Thread::Queue#pop", 10), MAIN),
-        thread(3, QUEUE, MAIN, wait_channel="x"),
+        thread(3, QUEUE, MAIN, state="stopped"),
         ThreadStack(4, "", "sleeping", (QUEUE, MAIN), complete=False, reason="limit"),
     ]
     found = lines(*threads)

@@ -67,7 +67,8 @@ def _groups(threads: Sequence[ThreadStack], *, native: bool) -> list[_Group]:
     for thread in threads:
         occupation = occupation_of(thread)
         frames = shown_frames(thread, native=native)
-        key = (occupation, thread.state, thread.wait_channel, frames, thread.complete, thread.reason)
+        # Not by where in the kernel: of Ruby's threads that wait alike one waits with a timer for all.
+        key = (occupation, thread.state, frames, thread.complete, thread.reason)
         found.setdefault(key, _Group(occupation, [], frames)).threads.append(thread)
     return sorted(found.values(), key=lambda each: (each.occupation.concern, len(each.threads)))
 
@@ -78,7 +79,8 @@ def _doing(group: _Group) -> str:
 
 def _group_text(group: _Group, *, every_name: bool) -> Iterator[str]:
     thread = group.threads[0]
-    where = f" in {thread.wait_channel}" if thread.wait_channel else ""
+    channels = dict.fromkeys(each.wait_channel for each in group.threads if each.wait_channel)
+    where = f" in {' or '.join(channels)}" if channels else ""
     state = f"{thread.state}{where}"
     if group.occupation.text:
         state = f"{group.occupation.text} ({state})" if state else group.occupation.text
