@@ -72,15 +72,16 @@ class _Sites:
         self._seen: dict[int, int] = {}
         self._kept: list[Frame | Marker] = []
 
-    def numbers(self, path: Sequence[Frame | Marker]) -> list[int]:
+    def numbers(self, path: Sequence[Frame | Marker]) -> tuple[int, ...]:
+        # Tuples of numbers, here and in merge: the garbage collector leaves them alone, lists it would walk.
         seen = self._seen
         try:
-            return list(map(seen.__getitem__, map(id, path)))
+            return tuple(map(seen.__getitem__, map(id, path)))
         except KeyError:
             for frame in path:
                 if id(frame) not in seen:
                     self._meet(frame)
-            return list(map(seen.__getitem__, map(id, path)))
+            return tuple(map(seen.__getitem__, map(id, path)))
 
     def _meet(self, frame: Frame | Marker) -> None:
         line = (frame.line or 0) if isinstance(frame, Frame) else 0
@@ -100,8 +101,8 @@ class _Sites:
         return tuple(places), tuple(found[old] for old in order), moved
 
 
-def _shared(one: list[int], other: list[int]) -> int:
-    """How many numbers two lists begin with alike. By halves, since slices are compared in C."""
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many numbers two paths begin with alike. By halves, since slices are compared in C."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -117,13 +118,13 @@ def merge(paths: Sequence[Sequence[Frame | Marker]]) -> Tree:
     numbering = _Sites()
     met = [numbering.numbers(path) for path in paths]
     places, sites, moved = numbering.sorted()
-    keys = [list(map(moved.__getitem__, path)) for path in met]
+    keys = [tuple(map(moved.__getitem__, path)) for path in met]
     # In their order, paths that begin alike stand together: what a path does not share with the one before
     # it is new.
     depths, site_ids = array("I", [0]), array("I", [0])
     leaves = array("I", bytes(4 * len(keys)))
     nodes = [0]  # of the path before, from the root
-    before: list[int] = []
+    before: tuple[int, ...] = ()
     for index in sorted(range(len(keys)), key=keys.__getitem__):
         key = keys[index]
         shared = _shared(key, before)
