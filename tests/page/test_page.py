@@ -507,7 +507,7 @@ def test_what_does_not_fit_the_profile_in_an_address_is_left_out(page: Browser) 
     page.open(
         address + "#zoom=99999.x.-1&native=some&unit=none&from=x&to=-5&thread=%22%5D&hide=a,,b&q=/(/&who=1"
     )
-    assert page.evaluate("flamegraph.state.native") == "inside"
+    assert page.evaluate("flamegraph.choices.state.native") == "inside"
     assert page.text("#matches").startswith("not a regular expression")
     assert whole(page) == 0
     page.open(address + "#zoom=99999.x.-1")
