@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,23 @@ CORES = ROOT / "tests" / "cores"
 SLEEPERS = """
 threads = 20.times.map { |n| Thread.new { Thread.current.name = "sleeper #{n}"; [n].each { sleep } } }
 sleep 0.01 until threads.all? { |t| t.status == "sleep" }
+puts "ready"; $stdout.flush
+sleep
+"""
+
+# Two threads that take two locks in opposite order, and a dozen that wait for work.
+DEADLOCKED = """\
+queue, a, b, met = Queue.new, Mutex.new, Mutex.new, Queue.new
+12.times { |n| Thread.new { Thread.current.name = "worker #{n}"; queue.pop } }
+def take(other) = other.lock
+both = [[1, a, b], [2, b, a]].map do |number, mine, other|
+  Thread.new do
+    Thread.current.name = "lock #{number}"
+    mine.synchronize { met << 1; sleep 0.01 until met.size == 2; take(other) }
+  end
+end
+Thread.pass until queue.num_waiting == 12 && met.size == 2
+sleep 0.3
 puts "ready"; $stdout.flush
 sleep
 """
@@ -84,6 +102,29 @@ def test_sleeping_threads_keep_their_stacks_names_and_states() -> None:
             "block (2 levels) in <main>",
         ]
     assert taken.stopped_ns > 0
+
+
+def test_threads_that_lock_each_other_out_come_first_and_idle_ones_are_one() -> None:
+    with subprocess.Popen(["ruby", "--disable-gems", "-e", DEADLOCKED], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            text = command("-p", str(process.pid))
+            document = json.loads(command("-p", str(process.pid), "--json").stdout)
+        finally:
+            process.kill()
+    assert text.returncode == 0, text.stderr
+    heads = re.findall(r"^(?:thread \d+|\d+ threads)[^:]*: ([^(\n]*[^(\s])", text.stdout, re.MULTILINE)
+    assert heads[0] == "waiting for a lock"
+    assert heads[-1] == "waiting for a queue"
+    names = dict(re.findall(r"(\d+) threads: .*\n  (.*)", text.stdout))
+    assert re.fullmatch(r"lock [12] \(\d+\), lock [12] \(\d+\)", names["2"])
+    assert names["12"].startswith("worker ")
+    assert "2 threads wait for a lock and hold another" in text.stdout
+    doings = {thread["name"]: (thread["doing"], thread["holds"]) for thread in document["threads"]}
+    assert doings["lock 1"] == ("waiting for a lock", ["-e:7"])
+    assert doings["lock 2"] == ("waiting for a lock", ["-e:7"])
+    assert doings["worker 3"] == ("waiting for a queue", [])
 
 
 def test_the_process_goes_on_after_a_snapshot() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from browser import Browser
+from clicking import choose, click_frame, drawn, middle, table, whole
 from large_profile import large_profile
 
 from rubyunwind.formats import Meta, write
@@ -74,48 +75,6 @@ def show(
     meta = Meta(name, "ruby server.rb", START, 10, 99, ("ruby 3.1.2",))
     write(path, "flamegraph", some, totals, meta)
     browser.open(path.as_uri())
-
-
-def drawn(browser: Browser) -> list[list[str]]:
-    """Names of the frames in each row, the root's first."""
-    rows: list[list[str]] = browser.evaluate(
-        "flamegraph.graph.rows.map((row) => row.nodes.filter((n) => n >= 0)"
-        ".map((n) => flamegraph.view.frame(n).name))"
-    )
-    return rows
-
-
-def middle(browser: Browser, name: str) -> tuple[float, float]:
-    """Where the first frame of that name is in the window."""
-    x, y = browser.evaluate(
-        "(() => { const g = flamegraph.graph, area = g.canvas.getBoundingClientRect();"
-        f"const node = g.rows.flatMap((r) => r.nodes).find((n) => n >= 0 && g.view.frame(n).name === {json.dumps(name)});"  # noqa: E501
-        "const box = g.box(node);"
-        "return [area.x + box.left + box.width / 2, area.y + g.top(box.row) - g.scroller.scrollTop + 9]; })()"
-    )
-    return x, y
-
-
-def click_frame(browser: Browser, name: str) -> None:
-    browser.click_at(*middle(browser, name))
-
-
-def table(browser: Browser) -> list[list[str]]:
-    rows: list[list[str]] = browser.evaluate(
-        "[...document.querySelectorAll('#rows tr')].map((r) => [...r.cells].map((c) => c.textContent))"
-    )
-    return rows
-
-
-def choose(browser: Browser, selector: str, value: str) -> None:
-    browser.evaluate(
-        f"(() => {{ const e = document.querySelector('{selector}'); e.value = {json.dumps(value)};"
-        "e.dispatchEvent(new Event('change', {bubbles: true})); })()"
-    )
-
-
-def whole(browser: Browser) -> int:
-    return int(browser.evaluate("flamegraph.view.total[0]"))
 
 
 INSIDE = [
@@ -517,7 +476,7 @@ def test_hostile_names_stay_text_and_are_shown_escaped(silent: Browser, tmp_path
     show(silent, tmp_path, some, totals, HOSTILE_NAMES[0])
     count = "document.querySelectorAll('script, img, b').length"
     scripts = silent.evaluate(count) - silent.evaluate("document.querySelectorAll('#totals b').length")
-    assert scripts == 8  # the data and our own
+    assert scripts == 16  # the data and our own
     for row in drawn(silent):
         for name in row:
             assert not re.search("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", name)
@@ -548,7 +507,7 @@ def test_what_does_not_fit_the_profile_in_an_address_is_left_out(page: Browser) 
     page.open(
         address + "#zoom=99999.x.-1&native=some&unit=none&from=x&to=-5&thread=%22%5D&hide=a,,b&q=/(/&who=1"
     )
-    assert page.evaluate("flamegraph.state.native") == "inside"
+    assert page.evaluate("flamegraph.choices.state.native") == "inside"
     assert page.text("#matches").startswith("not a regular expression")
     assert whole(page) == 0
     page.open(address + "#zoom=99999.x.-1")

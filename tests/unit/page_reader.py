@@ -63,6 +63,7 @@ class Entry(NamedTuple):
     tid: int
     unit: str
     slice: int
+    side: int = 0
 
 
 def entries_of(profile: dict[str, Any]) -> Counter[Entry]:
@@ -75,7 +76,7 @@ def entries_of(profile: dict[str, Any]) -> Counter[Entry]:
         return None if index < 0 else strings[index]
 
     frames = [tuple(map(string, frame)) for frame in profile["frames"]]
-    tracks = [(pid, tid, string(unit)) for pid, tid, _, _, unit in profile["tracks"]]
+    tracks = [(pid, tid, string(unit), *side) for pid, tid, _, _, unit, *side in profile["tracks"]]
     site_frames, site_lines = (unpacked(profile["sites"][name]) for name in ("frame", "line"))
     sites = [(*frames[frame], line) for frame, line in zip(site_frames, site_lines, strict=True)]
     depths, node_sites = (unpacked(profile["nodes"][name]) for name in ("depth", "site"))
@@ -91,10 +92,10 @@ def entries_of(profile: dict[str, Any]) -> Counter[Entry]:
     found: Counter[Entry] = Counter()
     columns = (unpacked(profile["weights"][name]) for name in ("node", "track", "slice", "weight"))
     for node, track, at, weight in zip(*columns, strict=True):
-        pid, tid, unit = tracks[track]
+        pid, tid, unit, *side = tracks[track]
         assert 0 <= at < profile["time"][2]
         assert weight > 0
-        entry = Entry(paths[node], pid, tid, unit, at)
+        entry = Entry(paths[node], pid, tid, unit, at, *side)
         assert entry not in found
         found[entry] = weight
     return found

@@ -17,6 +17,7 @@ from reports import COMPARE, MAIN, META, SAMPLES, SORT, STARTED, TOTALS, WORK, R
 from rubyunwind.formats import FORMATS, write
 from rubyunwind.formats.registry import Meta
 from rubyunwind.profiler.sample import Frame, Totals
+from rubyunwind.profiler.waits import LOCK
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_a_table_has_self_and_total_and_the_losses(recording: Path) -> None:
-    report = Report(recording)
+    report = Report(recording, "--native", "all")
     assert report.status == 0
     assert report.err == ""
     assert report.out.splitlines()[:3] == [
@@ -51,11 +52,35 @@ def test_a_table_has_self_and_total_and_the_losses(recording: Path) -> None:
     assert "  50.0%" in report.out  # of 10
 
 
+def test_a_table_is_of_ruby_unless_native_frames_are_asked_for(recording: Path) -> None:
+    report = Report(recording)
+    assert report.weights == {
+        "Array#sort_by": (5, 5),
+        "Work#run": (3, 8),
+        "<main>": (1, 9),
+        "[incomplete:": (1, 1),
+    }
+    note = "native, kernel and JIT frames count for the Ruby code above them; --native all shows them"
+    assert report.out.splitlines()[3] == note
+    # Who asks for such frames gets them, and who asks for none knows.
+    assert "qsort_r" in Report(recording, "--kind", "native").out
+    assert note not in Report(recording, "--no-native").out
+    assert note not in Report(recording, "--native", "all").out
+
+
+def test_what_a_thread_waits_for_stays_without_native_frames(tmp_path: Path) -> None:
+    path = tmp_path / "x.rubyunwind"
+    schedule = Frame("kernel", "schedule")
+    write(path, "recording", [sample(0, LOCK, schedule, COMPARE, WORK, unit="ns", weight=1_000_000_000)])
+    assert "native     [waits for the GVL]" in Report(path).out
+    assert "schedule" not in Report(path).out
+
+
 def test_rows_are_limited_and_the_rest_is_counted(recording: Path) -> None:
     report = Report(recording, "-n", "2")
-    assert list(report.weights) == ["qsort_r", "Work#run"]
-    assert "... and 4 more methods; -n 0 shows all" in report.out
-    assert len(Report(recording, "-n", "0").weights) == 6
+    assert list(report.weights) == ["Array#sort_by", "Work#run"]
+    assert "... and 2 more methods; -n 0 shows all" in report.out
+    assert len(Report(recording, "-n", "0").weights) == 4
 
 
 def test_a_table_can_go_into_a_file(recording: Path, tmp_path: Path) -> None:
@@ -303,7 +328,7 @@ def test_several_files_are_taken_as_one(recording: Path, tmp_path: Path) -> None
         "samples: 6 read, 1 incomplete, 0 truncated, 5 lost",
         "incomplete or unsent, by reason: limit 4, no unwind row 2",
     ]
-    assert report.weights["qsort_r"] == (10, 10)
+    assert report.weights["Array#sort_by"] == (10, 10)
 
 
 # Bad files
@@ -363,7 +388,7 @@ def test_a_half_written_recording_gives_what_is_whole(recording: Path) -> None:
     report = Report(recording)
     assert report.status == 0
     assert "the file ends inside the head of a chunk" in report.err
-    assert len(report.weights) == 6
+    assert len(report.weights) == 4
 
 
 def test_a_half_written_packed_file_gives_what_is_whole(tmp_path: Path) -> None:

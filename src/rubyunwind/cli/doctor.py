@@ -43,6 +43,18 @@ def command(as_json: bool, verbose: bool) -> None:
 
 def report(found: Diagnosis, verbose: bool = False) -> Iterator[str]:
     """Yield the lines of the report; features that are there are counted, or listed when `verbose`."""
+    # What somebody wants to know, and to do, before the details.
+    if found.backend == "bpf":
+        yield "rubyunwind can sample with BPF here: " + (
+            "with less than it could" if found.advice else "nothing is missing"
+        )
+    else:
+        yield "rubyunwind cannot sample with BPF here; record falls back to user space: Ruby frames only"
+    if found.advice:
+        yield "to change"
+        for sentence in found.advice:
+            yield f"  - {sentence}"
+    yield ""
     yield f"kernel      {found.kernel} {found.machine}"
     loaded = f"loaded in {found.load_ms:.0f} ms" if found.load_ms is not None else "not loaded"
     yield f"programs    {found.flavour}, {loaded}"
@@ -66,9 +78,3 @@ def report(found: Diagnosis, verbose: bool = False) -> Iterator[str]:
     yield "limits"
     for name, value in found.limits.items():
         yield f"            {name} = {value}"
-    if found.advice:
-        yield "to change"
-        for sentence in found.advice:
-            yield f"  - {sentence}"
-    else:
-        yield "nothing is missing"

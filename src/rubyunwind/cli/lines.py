@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.candidates import complete_file, complete_ruby
 from rubyunwind.cli.text import printable
 from rubyunwind.errors import AttachError
 from rubyunwind.ruby.detect import find_ruby
@@ -20,9 +21,17 @@ __all__ = ["command"]
 
 
 @click.command("lines", short_help="the source line of a byte-code address")
-@click.option("-p", "--pid", type=int, help="Process that has the code.")
-@click.option("--core", help="Core file that has the code, plain or compressed (gzip, zstd).")
-@click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
+@click.option("-p", "--pid", type=int, shell_complete=complete_ruby, help="Process that has the code.")
+@click.option(
+    "--core",
+    shell_complete=complete_file,
+    help="Core file that has the code, plain or compressed (gzip, zstd).",
+)
+@click.option(
+    "--sysroot",
+    shell_complete=complete_file,
+    help="Where the files are that the core's process had mapped. Default: /",
+)
 @click.option("--ec", help="Address of an execution context, for a Ruby that hides it.")
 @click.option(
     "--offset", type=int, help="Instead of PC: VALUEs from the start of the code, as disasm prints."

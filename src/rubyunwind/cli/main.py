@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 
@@ -20,6 +21,7 @@ _VERBS = {
     "snapshot": "rubyunwind.cli.snapshot",
     "lines": "rubyunwind.cli.lines",
     "doctor": "rubyunwind.cli.doctor",
+    "completion": "rubyunwind.cli.completion",
 }
 
 # Names that other profilers have for verbs of ours; the help does not list them.
@@ -66,6 +68,8 @@ def _is_verbose(words: list[str]) -> bool:
 
 def main() -> None:
     """Run the command line; errors of ours are one message on stderr and exit status 1."""
+    if "_RUBYUNWIND_COMPLETE" in os.environ:
+        importlib.import_module(_VERBS["completion"])  # which knows how bash wants it
     try:
         cli(prog_name="rubyunwind")
     except RubyUnwindError as error:

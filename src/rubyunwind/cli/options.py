@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from rubyunwind.cli.candidates import complete_file, complete_ruby
 from rubyunwind.profiler.backends import BACKENDS, UNWINDERS
 
 __all__ = ["check_options", "how_options", "what_options"]
@@ -29,7 +30,13 @@ def what_options(function: _Function) -> _Function:
             "-r", "--rate", type=click.IntRange(1), default=99, show_default=True, help="Samples a second."
         ),
         click.option(
-            "-p", "--pid", "pids", type=int, multiple=True, help="Process to sample; may be repeated."
+            "-p",
+            "--pid",
+            "pids",
+            type=int,
+            multiple=True,
+            shell_complete=complete_ruby,
+            help="Process to sample; may be repeated.",
         ),
     ):
         function = option(function)
@@ -39,7 +46,13 @@ def what_options(function: _Function) -> _Function:
 def how_options(function: _Function) -> _Function:
     """Give a verb -s, --backend, --unwinder, --force-version, -v and a command's `words`."""
     for option in (
-        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG...]]"),
+        click.argument(
+            "words",
+            nargs=-1,
+            type=click.UNPROCESSED,
+            shell_complete=complete_file,
+            metavar="[-- COMMAND [ARG...]]",
+        ),
         click.option("-v", "--verbose", count=True, help="Say more; twice: debug messages."),
         click.option(
             "--force-version",

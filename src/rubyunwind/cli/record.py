@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rubyunwind.cli.candidates import complete_file
 from rubyunwind.cli.habits import FamiliarCommand, FormatName
 from rubyunwind.cli.interrupts import Interrupts, end_command
 from rubyunwind.cli.notes import news, say_notes, say_totals
@@ -48,6 +49,7 @@ _log = logging.getLogger(__name__)
     "--output",
     "--file",
     "output",
+    shell_complete=complete_file,
     help="File to write; - is stdout. Default: rubyunwind-WHAT-TIME with the format's suffix.",
 )
 @click.option(

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import click
 
+from rubyunwind.cli.candidates import complete_file
 from rubyunwind.cli.habits import FormatName
 from rubyunwind.cli.output import Output
 from rubyunwind.cli.report_text import Look, changes_text, head_text, heat_text, methods_text
 from rubyunwind.cli.text import printable
-from rubyunwind.formats.registry import FORMATS, write
+from rubyunwind.formats.difference import Side
+from rubyunwind.formats.registry import DIFFERENCES, FORMATS, format_of, write, write_difference
 from rubyunwind.profiler.sample import FrameKind
 from rubyunwind.report.heat import heat_of
 from rubyunwind.report.inputs import join, load
 from rubyunwind.report.methods import MethodWeights, compare
 from rubyunwind.report.moments import moment
-from rubyunwind.report.selection import NATIVE, Selection, name_matcher
+from rubyunwind.report.selection import NATIVE, Selection, leaves_out, name_matcher
 from rubyunwind.report.sources import source_of
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class _Part:
 
 
 @click.command("report", short_help="look into recordings, convert and compare them")
-@click.option("-o", "--output", help="File to write; - is stdout.")
+@click.option("-o", "--output", shell_complete=complete_file, help="File to write; - is stdout.")
 @click.option(
     "-f",
     "--format",
@@ -65,13 +67,14 @@ class _Part:
 @click.option(
     "--native",
     type=click.Choice(NATIVE),
-    default="all",
-    show_default=True,
-    help="Native frames to keep: all, all but those inside C functions, or none in stacks of Ruby.",
+    help="Native frames to keep: all, all but those inside C functions, or none (nor of kernel and JIT) in "
+    "stacks of Ruby. Default: none in a table, all in files.",
 )
 @click.option("--no-native", is_flag=True, help="The same as --native none.")
 @click.option(
-    "--diff", is_flag=True, help="Compare two files: which methods have another share in the second."
+    "--diff",
+    is_flag=True,
+    help="Compare two files: what has another share in the second; with -o x.html as a flame graph.",
 )
 @click.option(
     "--lines",
@@ -84,7 +87,7 @@ class _Part:
 @click.option(
     "-n", "--rows", type=click.IntRange(0), default=30, show_default=True, help="Rows of a table; 0: all."
 )
-@click.argument("files", nargs=-1, metavar="FILE...")
+@click.argument("files", nargs=-1, shell_complete=complete_file, metavar="FILE...")
 def command(
     output: str | None,
     format_: str | None,
@@ -94,7 +97,7 @@ def command(
     threads: tuple[str, ...],
     methods: tuple[str, ...],
     kinds: tuple[str, ...],
-    native: str,
+    native: str | None,
     no_native: bool,
     diff: bool,
     lines: str | None,
@@ -108,10 +111,11 @@ def command(
     if lines and not files:
         # `--lines FILE`: the word after it is taken for a method, but a file there has to be.
         lines, files = _EVERYTHING, (lines,)
-    _check(files, diff=diff, lines=lines, format_=format_, output=output)
-    selection = Selection(
-        pids=pids, threads=threads, methods=methods, kinds=kinds, native="none" if no_native else native
-    )
+    format_ = _format(files, diff=diff, lines=lines, format_=format_, output=output)
+    # Few look for the interpreter's own functions first, and they would fill the table.
+    unasked = native is None and not no_native and format_ == _TABLE and lines is None and not kinds
+    native = "none" if no_native or unasked else native or "all"
+    selection = Selection(pids=pids, threads=threads, methods=methods, kinds=kinds, native=native)
     recordings = [load(path) for path in files]
     if not diff:
         recordings = [join(recordings)]
@@ -125,16 +129,17 @@ def command(
             if empty
             else "no samples: none are as they were asked for"
         )
-    if format_ is None and (output is None or diff or lines is not None):
-        format_ = _TABLE
     what = "report" if files == ("-",) else Path(files[0]).name.split(".")[0] or "report"
     # A table goes to stdout, as a page goes to a file.
     target = "-" if output is None and format_ == _TABLE else output
     with Output.choose(target, format_, what, "written") as out:
         if out.format == _TABLE:
             look = Look.of_stdout() if out.path is None else Look()
-            text = "".join(f"{line}\n" for line in _text(parts, lines, rows, look))
+            text = "".join(f"{line}\n" for line in _text(parts, lines, rows, look, unasked=unasked))
             out.fill(lambda file: _write_text(file, text))
+        elif diff:
+            sides = [Side(part.samples, part.recorded.totals, part.recorded.meta) for part in parts]
+            out.fill(lambda file: write_difference(file, out.format, *sides))
         else:
             part = parts[0]
             out.fill(
@@ -144,9 +149,10 @@ def command(
             _say(f"wrote {out.path} ({out.format}), {sum(len(part.samples) for part in parts)} samples")
 
 
-def _check(
+def _format(
     files: Sequence[str], *, diff: bool, lines: str | None, format_: str | None, output: str | None
-) -> None:
+) -> str | None:
+    """Check what was asked for, and return the format; None: by the output's suffix, or a flame graph."""
     if not files:
         raise click.UsageError("name a file to report on; - is stdin")
     if list(files).count("-") > 1:
@@ -157,9 +163,18 @@ def _check(
         )
     if diff and lines is not None:
         raise click.UsageError("--diff and --lines are reports of their own: ask for one of them")
-    if (diff or lines is not None) and format_ not in (None, _TABLE):
-        what = "--diff" if diff else "--lines"
-        raise click.UsageError(f"{what} gives a table only, no {format_}: leave -f out, or convert each file")
+    if lines is not None and format_ not in (None, _TABLE):
+        raise click.UsageError(f"--lines gives a table only, no {format_}: leave -f out")
+    if lines is not None or (format_ is None and output is None):
+        return _TABLE
+    if diff:
+        format_ = format_ or format_of(output or "") or _TABLE
+        if format_ not in (_TABLE, *DIFFERENCES):
+            raise click.UsageError(
+                "--diff gives a table, a flame graph page (-f flamegraph, -o x.html) or folded stacks with "
+                f"two weights (-f folded), no {format_}: choose one of these, or convert each file by itself"
+            )
+    return format_
 
 
 def _select(recorded: Recorded, selection: Selection, since: str | None, until: str | None) -> _Part:
@@ -175,9 +190,15 @@ def _select(recorded: Recorded, selection: Selection, since: str | None, until: 
         raise click.UsageError(str(error)) from None
 
 
-def _text(parts: Sequence[_Part], lines: str | None, rows: int, look: Look) -> Iterator[str]:
+def _text(
+    parts: Sequence[_Part], lines: str | None, rows: int, look: Look, *, unasked: bool
+) -> Iterator[str]:
     for part in parts:
         yield from head_text(part.recorded, len(part.samples), look)
+    if unasked and any(leaves_out(part.recorded.samples) for part in parts):
+        yield look.line(
+            "native, kernel and JIT frames count for the Ruby code above them; --native all shows them"
+        )
     weights = [MethodWeights.of(part.samples) for part in parts]
     if len(parts) == 2:
         yield from _changes(weights, rows, look)

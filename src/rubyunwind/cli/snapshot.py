@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rubyunwind.cli.text import printable
+from rubyunwind.cli.candidates import complete_file, complete_ruby
+from rubyunwind.cli.snapshot_text import shown_frames, snapshot_text
+from rubyunwind.profiler.occupation import occupation_of
 from rubyunwind.profiler.snapshot import take_snapshot
 
 if TYPE_CHECKING:
-    from rubyunwind.profiler.sample import Frame
-    from rubyunwind.profiler.snapshot import Snapshot, ThreadStack
+    from rubyunwind.profiler.snapshot import Snapshot
 
 __all__ = ["command"]
 
@@ -21,32 +22,53 @@ _NOTES = 3  # sentences on what is missing that are shown unasked
 
 
 @click.command("snapshot", short_help="the stacks of all threads, now or in a core file")
-@click.option("-p", "--pid", type=int, help="Process to look at; it is stopped for some milliseconds.")
-@click.option("-c", "--core", help="Core file to look at, plain or compressed (gzip, zstd).")
-@click.option("--sysroot", help="Where the files are that the core's process had mapped. Default: /")
+@click.option(
+    "-p",
+    "--pid",
+    type=int,
+    shell_complete=complete_ruby,
+    help="Process to look at; it is stopped for some milliseconds.",
+)
+@click.option(
+    "-c",
+    "--core",
+    shell_complete=complete_file,
+    help="Core file to look at, plain or compressed (gzip, zstd).",
+)
+@click.option(
+    "--sysroot",
+    shell_complete=complete_file,
+    help="Where the files are that the core's process had mapped. Default: /",
+)
 @click.option("--ec", help="Address of the execution context (hexadecimal), for a Ruby that hides it.")
 @click.option(
     "--force-version",
     metavar="VERSION",
     help="Read every Ruby as this release (3.4.5), whatever it says of itself; the self-check must agree.",
 )
-@click.option("-n", "--native/--no-native", default=True, help="Show native frames. Default: yes.")
+@click.option(
+    "-n",
+    "--native/--no-native",
+    default=None,
+    help="Show native frames of threads that run Ruby code. Default: no, with --json yes.",
+)
 @click.option("--nonblocking", is_flag=True, help="Do not stop the process: Ruby frames only.")
 @click.option("-j", "--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("-v", "--verbose", is_flag=True, help="Say all that is missing.")
+@click.option("-v", "--verbose", is_flag=True, help="Say all that is missing, and name all threads.")
 def command(
     pid: int | None,
     core: str | None,
     sysroot: str | None,
     ec: str | None,
     force_version: str | None,
-    native: bool,
+    native: bool | None,
     nonblocking: bool,
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Print the stack of every thread of a process (-p PID) or of a core file (--core FILE), leaf first.
 
+    Threads that wait for a lock or are at work come first; those with equal stacks are shown as one.
     The process goes on as it was, also if this command is killed.
     """
     if (pid is None) == (core is None):
@@ -69,43 +91,18 @@ def command(
     if as_json:
         import json
 
-        click.echo(json.dumps(_document(taken, native)))
+        click.echo(json.dumps(_document(taken, native=native is not False)))
         return
     shown = taken.notes if verbose else taken.notes[:_NOTES]
     for note in shown:
         click.echo(f"rubyunwind: {note}", err=True)
     if len(taken.notes) > len(shown):
         click.echo(f"rubyunwind: and {len(taken.notes) - len(shown)} more like that; -v shows all", err=True)
-    stood = f", stopped for {taken.stopped_ns / 1e6:.1f} ms" if taken.stopped_ns else ""
-    runtimes = f" ({', '.join(taken.runtimes)})" if taken.runtimes else ""
-    click.echo(f"process {taken.pid} {printable(taken.comm)}{runtimes}, {len(taken.threads)} threads{stood}")
-    for thread in taken.threads:
-        _print(thread, native)
+    for line in snapshot_text(taken, native=bool(native), every_name=verbose):
+        click.echo(line)
 
 
-def _print(thread: ThreadStack, native: bool) -> None:
-    where = f" in {thread.wait_channel}" if thread.wait_channel else ""
-    name = f" {printable(thread.name)}" if thread.name else ""
-    click.echo(f"\nthread {thread.tid}{name}: {thread.state}{where}")
-    for frame in _shown(thread, native):
-        click.echo(f"    {frame.kind:7} {printable(frame.name)}{_place(frame)}")
-    if not thread.complete:
-        click.echo(f"    [incomplete: {thread.reason}]")
-
-
-def _place(frame: Frame) -> str:
-    if frame.path is not None:
-        return f"  {printable(frame.path)}:{frame.line}"
-    return (
-        f"  {printable(frame.module)}+{frame.offset:#x}" if frame.module and frame.offset is not None else ""
-    )
-
-
-def _shown(thread: ThreadStack, native: bool) -> list[Frame]:
-    return [frame for frame in thread.frames if native or frame.kind not in ("native", "kernel")]
-
-
-def _document(taken: Snapshot, native: bool) -> dict[str, Any]:
+def _document(taken: Snapshot, *, native: bool) -> dict[str, Any]:
     from rubyunwind.formats.jsonl import frame_fields
 
     return {
@@ -122,7 +119,9 @@ def _document(taken: Snapshot, native: bool) -> dict[str, Any]:
                 "wait_channel": thread.wait_channel,
                 "complete": thread.complete,
                 "reason": thread.reason,
-                "frames": [frame_fields(frame) for frame in _shown(thread, native)],
+                "doing": occupation_of(thread).text or None,
+                "holds": list(occupation_of(thread).holds),
+                "frames": [frame_fields(frame) for frame in shown_frames(thread, native=native)],
             }
             for thread in taken.threads
         ],

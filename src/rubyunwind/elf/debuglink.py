@@ -10,11 +10,14 @@ from pathlib import Path
 
 from rubyunwind.elf.file import MAX_READ, ElfFile
 from rubyunwind.elf.ids import build_id
+from rubyunwind.elf.symbols import SHT_SYMTAB, SYMBOL_SIZE, SymbolTable
 from rubyunwind.errors import DecodeError
 
-__all__ = ["DEBUG_ROOT", "open_debug_file"]
+__all__ = ["DEBUG_ROOT", "MOST_SYMBOLS", "debug_symbols", "open_debug_file"]
 
 DEBUG_ROOT = Path("/usr/lib/debug")
+MOST_SYMBOLS = 400_000
+"""Of a debug file with more none is read: that takes a second, in which samples wait."""
 
 
 def open_debug_file(elf: ElfFile, root: Path = DEBUG_ROOT) -> ElfFile | None:
@@ -42,6 +45,22 @@ def open_debug_file(elf: ElfFile, root: Path = DEBUG_ROOT) -> ElfFile | None:
             pass
         debug.close()
     return None
+
+
+def debug_symbols(elf: ElfFile, root: Path = DEBUG_ROOT) -> SymbolTable | None:
+    """Return the symbols that were stripped off `elf`, None where this machine does not have them.
+
+    They are read at once, and the debug file is closed again.
+    """
+    try:
+        debug = open_debug_file(elf, root)
+        if debug is None:
+            return None
+        with debug:
+            size = sum(section.size for section in debug.sections if section.type == SHT_SYMTAB)
+            return SymbolTable(debug).load() if 0 < size <= MOST_SYMBOLS * SYMBOL_SIZE else None
+    except DecodeError:  # damaged, or the file itself is closed already
+        return None
 
 
 def _link(elf: ElfFile) -> tuple[str, int] | None:

@@ -15,6 +15,7 @@ of them, `comm (pid)` is a function at the root, as in folded. Names are escaped
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
@@ -51,28 +52,43 @@ class _Function:
 class _Costs:
     """Costs of all functions, which are indices; a cost has one number for each unit."""
 
-    def __init__(self, units: tuple[str, ...]) -> None:
+    def __init__(self, units: tuple[str, ...], locations: list[tuple[int, int]]) -> None:
         self._units = {unit: at for at, unit in enumerate(units)}
-        self.functions: dict[int, _Function] = {}
+        self._locations = locations  # function and line
+        # Weights by unit, of the location at the top of a stack, and of a location that calls a function.
+        self._own: list[Counter[int]] = [Counter() for _ in units]
+        self._calls: list[Counter[tuple[int, int]]] = [Counter() for _ in units]
         self.total = [0] * len(units)
 
-    def add(self, path: list[tuple[int, int]], unit: str, weight: int) -> None:
-        """Add a stack of functions and lines, root first."""
+    def add(self, path: tuple[int, ...], unit: str, weight: int) -> None:
+        """Add a stack of locations, root first."""
         at = self._units[unit]
         self.total[at] += weight
-        met: set[tuple[int, int]] = set()
-        for (caller, line), (callee, _) in pairwise(path):
-            if (caller, callee) not in met:
-                met.add((caller, callee))
-                self._cost(self._function(caller).calls, (line, callee))[at] += weight
-        leaf, line = path[-1]
-        self._cost(self._function(leaf).own, line)[at] += weight
+        self._own[at][path[-1]] += weight
+        functions = [self._locations[location][0] for location in path]
+        calls: Iterable[tuple[int, int]] = zip(path, functions[1:])  # noqa: B905 - one is longer
+        if len(set(functions)) < len(functions):
+            # The first of the calls from one function to another: later ones are inside it.
+            first: dict[tuple[int, int], tuple[int, int]] = {}
+            for pair, call in zip(pairwise(functions), calls, strict=True):
+                first.setdefault(pair, call)
+            calls = first.values()
+        sums = self._calls[at]
+        for call in calls:
+            sums[call] += weight
 
-    def _function(self, index: int) -> _Function:
-        function = self.functions.get(index)
-        if function is None:
-            function = self.functions[index] = _Function()
-        return function
+    def functions(self) -> dict[int, _Function]:
+        """Return the costs by function, the calling ones before what they call."""
+        found: dict[int, _Function] = {}
+        for at, calls in enumerate(self._calls):
+            for (location, callee), weight in calls.items():
+                caller, line = self._locations[location]
+                self._cost(found.setdefault(caller, _Function()).calls, (line, callee))[at] += weight
+        for at, own in enumerate(self._own):
+            for location, weight in own.items():
+                function, line = self._locations[location]
+                self._cost(found.setdefault(function, _Function()).own, line)[at] += weight
+        return found
 
     def _cost(self, costs: dict[_Key, _Cost], key: _Key) -> _Cost:
         cost = costs.get(key)
@@ -86,6 +102,7 @@ class _Names:
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str], int] = {}
+        self._positions: dict[tuple[Place, str], str] = {}  # of places that have been written in full
 
     def __call__(self, kind: str, name: str) -> str:
         known = self._ids.get((kind, name))
@@ -96,31 +113,43 @@ class _Names:
         # Readers drop blanks before a name.
         return f"({number}) {text if text[0] != ' ' else _BLANK + text[1:]}"
 
-    def position(self, place: Place, prefix: str = "") -> Iterator[str]:
+    def position(self, place: Place, prefix: str = "") -> str:
         """The lines that say which function is meant; `prefix` is "c" for one that is called."""
-        yield f"{prefix}ob={self('ob', origin_of(place))}"
+        known = self._positions.get((place, prefix))
+        if known is not None:
+            return known
         # Written `fl` for the function itself, `cfi` for one it calls.
-        yield f"{'cfi' if prefix else 'fl'}={self('fl', place.path or _UNKNOWN)}"
-        yield f"{prefix}fn={self('fn', place.name)}"
+        names = (
+            (f"{prefix}ob", "ob", origin_of(place)),
+            ("cfi" if prefix else "fl", "fl", place.path or _UNKNOWN),
+            (f"{prefix}fn", "fn", place.name),
+        )
+        text = "\n".join(f"{word}={self(kind, name)}" for word, kind, name in names)
+        self._positions[place, prefix] = "\n".join(f"{word}={self(kind, name)}" for word, kind, name in names)
+        return text
 
 
 def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
     """Return the costs, and the functions that they are of."""
     places = list(tables.functions)
-    costs = _Costs(tables.units)
+    locations = [(location.function, location.line) for location in tables.locations]
+    costs = _Costs(tables.units, locations)
     several = len({thread.pid for thread in tables.threads}) > 1
     roots: dict[int, int] = {}
-    locations = [(location.function, location.line) for location in tables.locations]
-    paths = [[locations[at] for at in stack] for stack in tables.stacks]
+    # The threads of a process are one here, so each of its stacks is added once for all of them.
+    sums: dict[tuple[tuple[int, ...], str], Counter[int]] = {}
     for thread in tables.threads:
-        root = []
+        root: tuple[int, ...] = ()
         if several:
             if thread.pid not in roots:
-                roots[thread.pid] = len(places)
+                roots[thread.pid] = len(locations)
+                locations.append((len(places), 0))
                 places.append(Place("process", f"{thread.process} ({thread.pid})"))
-            root = [(roots[thread.pid], 0)]
-        for stack, weight in thread.sums().items():
-            costs.add(root + paths[stack], thread.unit, weight)
+            root = (roots[thread.pid],)
+        sums.setdefault((root, thread.unit), Counter()).update(thread.sums())
+    for (root, unit), weights in sums.items():
+        for stack, weight in weights.items():
+            costs.add(root + tables.stacks[stack], unit, weight)
     return places, costs
 
 
@@ -140,20 +169,17 @@ def _lines(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
     total = " ".join(map(str, costs.total or [0]))
     yield f"summary: {total}"
     names = _Names()
-    for index, function in costs.functions.items():
+    for index, function in costs.functions().items():
         yield ""
-        yield from names.position(places[index])
+        yield names.position(places[index])
         for line, cost in function.own.items():
             yield f"{line} {' '.join(map(str, cost))}"
         for (line, callee), cost in function.calls.items():
-            yield from names.position(places[callee], "c")
-            yield "calls=1 0"
-            yield f"{line} {' '.join(map(str, cost))}"
+            yield f"{names.position(places[callee], 'c')}\ncalls=1 0\n{line} {' '.join(map(str, cost))}"
     yield ""
     yield f"totals: {total}"
 
 
 def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
     """Write the costs. A profile without samples is a header that says so, with a total of 0."""
-    for line in _lines(tables_of(samples), totals, meta):
-        file.write(f"{line}\n".encode())
+    file.writelines(f"{line}\n".encode() for line in _lines(tables_of(samples), totals, meta))

@@ -19,18 +19,35 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from rubyunwind.formats.registry import Meta
 from rubyunwind.formats.summary import circumstances
-from rubyunwind.formats.weights import Weights, weigh
+from rubyunwind.formats.weights import Weights, weigh, weigh_sides
 from rubyunwind.profiler.sample import Sample, Totals
 
 if TYPE_CHECKING:
-    from rubyunwind.formats.registry import Meta
+    from rubyunwind.formats.difference import Side
 
-__all__ = ["embedded_json", "page_data", "write"]
+__all__ = ["embedded_json", "page_data", "write", "write_difference"]
 
 _PAGE = Path(__file__).parent / "page"
 # In the order in which they are run: each uses what those before it define.
-_SCRIPTS = ("text.js", "profile.js", "view.js", "methods.js", "graph.js", "timeline.js", "page.js")
+_SCRIPTS = (
+    "text.js",
+    "change.js",
+    "theme.js",
+    "profile.js",
+    "view.js",
+    "search.js",
+    "methods.js",
+    "graph.js",
+    "timeline.js",
+    "choosers.js",
+    "details.js",
+    "heading.js",
+    "address.js",
+    "controls.js",
+    "page.js",
+)
 _SLOT = re.compile(r"@@([A-Z]+)@@")
 _JSON_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 # Type of a column in the page: the array type that has it, and its largest value.
@@ -89,14 +106,7 @@ def page_data(weights: Weights, totals: Totals, meta: Meta) -> dict[str, object]
         for track in weights.tracks
     ]
     return {
-        "title": meta.title,
-        "details": circumstances(meta),
-        "totals": {
-            "read": totals.read,
-            "lost": totals.lost,
-            "truncated": totals.truncated,
-            "failed": [[reason, count] for reason, count in totals.failed],
-        },
+        **_heading(totals, meta),
         "time": [timeline.start / 1e9, timeline.width / 1e9, timeline.slices],
         "strings": strings.table(),
         "frames": frames,
@@ -112,6 +122,37 @@ def page_data(weights: Weights, totals: Totals, meta: Meta) -> dict[str, object]
             "slice": _packed(weights.slices),
             "weight": _packed(weights.weights),
         },
+    }
+
+
+def _heading(totals: Totals, meta: Meta) -> dict[str, object]:
+    return {
+        "title": meta.title,
+        "details": circumstances(meta),
+        "totals": {
+            "read": totals.read,
+            "lost": totals.lost,
+            "truncated": totals.truncated,
+            "failed": [[reason, count] for reason, count in totals.failed],
+        },
+    }
+
+
+def difference_data(before: Side, after: Side) -> dict[str, object]:
+    """What the page's script reads of a comparison: `sides` has the headings of both.
+
+    There is a track for each side and unit; it ends in the number of its side.
+    """
+    weights = weigh_sides(before, after)
+    titles = [side.meta.title or side.meta.command or "a profile" for side in (before, after)]
+    meta = Meta(title=titles[0] if titles[0] == titles[1] else " -> ".join(titles))
+    data = page_data(weights, Totals(), meta)
+    tracks = data["tracks"]
+    assert isinstance(tracks, list)
+    return {
+        **data,
+        "tracks": [[*track, weights.tracks[at].tid] for at, track in enumerate(tracks)],
+        "sides": [_heading(side.totals, side.meta) for side in (before, after)],
     }
 
 
@@ -136,3 +177,8 @@ def _page(data: str) -> str:
 def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
     """Write the page. A profile without samples gives a page that says so and shows the totals."""
     file.write(_page(embedded_json(page_data(weigh(samples, meta), totals, meta))).encode())
+
+
+def write_difference(file: BinaryIO, before: Side, after: Side, /) -> None:
+    """Write a page that compares: widths by one of the sides, colours by how the share has changed."""
+    file.write(_page(embedded_json(difference_data(before, after))).encode())

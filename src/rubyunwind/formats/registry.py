@@ -8,12 +8,25 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.sample import Sample, Totals
 
-__all__ = ["FORMATS", "Format", "Meta", "UnknownFormat", "Writer", "format_of", "write"]
+if TYPE_CHECKING:
+    from rubyunwind.formats.difference import Side
+
+__all__ = [
+    "DIFFERENCES",
+    "FORMATS",
+    "Format",
+    "Meta",
+    "UnknownFormat",
+    "Writer",
+    "format_of",
+    "write",
+    "write_difference",
+]
 
 
 class UnknownFormat(RubyUnwindError, ValueError):
@@ -70,6 +83,9 @@ class Format:
         if self.name in _CHECKED:
             importlib.import_module(self.module).check()
 
+
+DIFFERENCES = ("flamegraph", "folded")
+"""Formats that can show how two profiles differ: their modules have a `write_difference`."""
 
 # Formats whose module has a `check`, since they need more than rubyunwind does.
 _CHECKED = frozenset({"otlp"})
@@ -130,3 +146,10 @@ def write(
         raise RubyUnwindError(f"{text}; choose another path") from error
     with file:
         chosen(file, samples, totals, meta)
+
+
+def write_difference(file: BinaryIO, format: str, before: Side, after: Side) -> None:  # noqa: A002
+    """Write how two profiles differ, to a binary file that stays open. UnknownFormat for most formats."""
+    if format not in DIFFERENCES:
+        raise UnknownFormat(f"{format!r} cannot show a difference; {' and '.join(DIFFERENCES)} can")
+    importlib.import_module(FORMATS[format].module).write_difference(file, before, after)

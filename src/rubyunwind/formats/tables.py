@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rubyunwind.formats.stacks import incompleteness
 from rubyunwind.formats.tree import Place, place_of
+from rubyunwind.profiler.samples import Samples
 
 if TYPE_CHECKING:
     from rubyunwind.formats.registry import Meta
     from rubyunwind.formats.stacks import Marker
     from rubyunwind.profiler.sample import Frame, Sample
+    from rubyunwind.profiler.samples import SampledStack
 
 __all__ = ["Location", "Tables", "ThreadSamples", "origin_of", "period_of", "start_of", "tables_of"]
 
@@ -93,33 +95,33 @@ class _Interned:
         self.functions: dict[Place, int] = {}
         self.locations: dict[Location, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
-        # By identity first, since equal stacks mostly share their frames; what an id is of stays beside it.
-        self._known_frames: dict[int, tuple[Frame | Marker, int]] = {}
-        self._known_stacks: dict[tuple[int, bool, str | None], tuple[tuple[Frame, ...], int]] = {}
+        # By identity first, since stacks mostly share their frames. These are kept, so that their ids are
+        # not given to others.
+        self._known: dict[int, int] = {}
+        self._kept: list[Frame | Marker] = []
 
-    def stack(self, sample: Sample) -> int:
-        key = (id(sample.frames), sample.complete, sample.reason)
-        known = self._known_stacks.get(key)
-        if known is None:
-            marker = incompleteness(sample.complete, sample.reason, sample.frames)
-            path = [] if marker is None else [self._location(marker)]
-            path += map(self._location, reversed(sample.frames))
-            index = self.stacks.setdefault(tuple(path), len(self.stacks))
-            known = self._known_stacks[key] = (sample.frames, index)
-        return known[1]
+    def stack(self, stack: SampledStack) -> int:
+        frames, complete, reason, *_ = stack
+        marker = incompleteness(complete, reason, frames)
+        path: tuple[int, ...] = () if marker is None else (self._meet(marker),)
+        known = self._known
+        try:
+            path += tuple(map(known.__getitem__, map(id, reversed(frames))))
+        except KeyError:
+            for frame in reversed(frames):
+                if id(frame) not in known:
+                    self._meet(frame)
+            path += tuple(map(known.__getitem__, map(id, reversed(frames))))
+        return self.stacks.setdefault(path, len(self.stacks))
 
-    def _location(self, frame: Frame | Marker) -> int:
-        known = self._known_frames.get(id(frame))
-        if known is None:
-            place = place_of(frame)
-            function = self.functions.setdefault(place, len(self.functions))
-            line, address = getattr(frame, "line", None), getattr(frame, "offset", None)
-            location = Location(function, line or 0, address)
-            known = self._known_frames[id(frame)] = (
-                frame,
-                self.locations.setdefault(location, len(self.locations)),
-            )
-        return known[1]
+    def _meet(self, frame: Frame | Marker) -> int:
+        place = place_of(frame)
+        function = self.functions.setdefault(place, len(self.functions))
+        line, address = getattr(frame, "line", None), getattr(frame, "offset", None)
+        location = self.locations.setdefault(Location(function, line or 0, address), len(self.locations))
+        self._known[id(frame)] = location
+        self._kept.append(frame)
+        return location
 
 
 class _Thread(NamedTuple):
@@ -130,22 +132,40 @@ class _Thread(NamedTuple):
 
 def tables_of(samples: Iterable[Sample]) -> Tables:
     """Gather all samples. Threads are in the order of their first sample."""
+    if not isinstance(samples, Samples):
+        samples = Samples(samples)
     interned = _Interned()
+    known_threads, known_stacks = samples.threads, samples.stacks
+    indices: dict[int, int] = {}  # of our stacks, by the samples'
     threads: dict[tuple[int, int, str, str | None], _Thread] = {}
+    columns: dict[tuple[int, str], _Thread] = {}  # by the samples' thread and the unit
+    last: dict[int, None] = {}  # threads, the one that was sampled last at the end
+    for times, stacks, numbers, _, weights in samples.columns():
+        for time, stack, number, weight in zip(times, stacks, numbers, weights, strict=True):
+            index = indices.get(stack)
+            if index is None:
+                index = indices[stack] = interned.stack(known_stacks[stack])
+            unit = known_stacks[stack].unit
+            thread = columns.get((number, unit))
+            if thread is None:
+                pid, tid, _, container = known_threads[number]
+                new = _Thread(array("q"), array("I"), array("Q"))
+                thread = columns[number, unit] = threads.setdefault((pid, tid, unit, container), new)
+            thread.times.append(time)
+            thread.stacks.append(index)
+            thread.weights.append(weight)
+        for number in reversed(dict.fromkeys(reversed(numbers))):
+            last.pop(number, None)
+            last[number] = None
     names: dict[tuple[int, int], str] = {}
     processes: dict[int, str] = {}
-    for sample in samples:
-        pid, tid = sample.pid, sample.tid
-        key = (pid, tid, sample.unit, sample.container)
-        thread = threads.get(key)
-        if thread is None:
-            thread = threads[key] = _Thread(array("q"), array("I"), array("Q"))
-        thread.times.append(sample.timestamp)
-        thread.stacks.append(interned.stack(sample))
-        thread.weights.append(sample.weight)
-        names[pid, tid] = sample.comm
-        if tid == pid or pid not in processes:
-            processes[pid] = sample.comm
+    for number in last:
+        pid, tid, comm, _ = known_threads[number]
+        names[pid, tid] = comm
+        if tid == pid:
+            processes[pid] = comm
+    for pid, _, comm, _ in known_threads:
+        processes.setdefault(pid, comm)
     return Tables(
         tuple(interned.functions),
         tuple(interned.locations),

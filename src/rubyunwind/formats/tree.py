@@ -72,15 +72,16 @@ class _Sites:
         self._seen: dict[int, int] = {}
         self._kept: list[Frame | Marker] = []
 
-    def numbers(self, path: Sequence[Frame | Marker]) -> list[int]:
+    def numbers(self, path: Sequence[Frame | Marker]) -> tuple[int, ...]:
+        # Tuples of numbers, here and in merge: the garbage collector leaves them alone, lists it would walk.
         seen = self._seen
         try:
-            return [seen[id(frame)] for frame in path]
+            return tuple(map(seen.__getitem__, map(id, path)))
         except KeyError:
             for frame in path:
                 if id(frame) not in seen:
                     self._meet(frame)
-            return [seen[id(frame)] for frame in path]
+            return tuple(map(seen.__getitem__, map(id, path)))
 
     def _meet(self, frame: Frame | Marker) -> None:
         line = (frame.line or 0) if isinstance(frame, Frame) else 0
@@ -100,30 +101,38 @@ class _Sites:
         return tuple(places), tuple(found[old] for old in order), moved
 
 
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many numbers two paths begin with alike. By halves, since slices are compared in C."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def merge(paths: Sequence[Sequence[Frame | Marker]]) -> Tree:
     """Merge paths, each from the root to the leaf."""
     numbering = _Sites()
     met = [numbering.numbers(path) for path in paths]
     places, sites, moved = numbering.sorted()
-    keys = [[moved[number] for number in path] for path in met]
+    keys = [tuple(map(moved.__getitem__, path)) for path in met]
     # In their order, paths that begin alike stand together: what a path does not share with the one before
     # it is new.
     depths, site_ids = array("I", [0]), array("I", [0])
     leaves = array("I", bytes(4 * len(keys)))
     nodes = [0]  # of the path before, from the root
-    before: list[int] = []
+    before: tuple[int, ...] = ()
     for index in sorted(range(len(keys)), key=keys.__getitem__):
         key = keys[index]
-        shared = 0
-        for mine, other in zip(key, before):  # noqa: B905 - one of them is the longer
-            if mine != other:
-                break
-            shared += 1
+        shared = _shared(key, before)
         del nodes[shared + 1 :]
-        for depth in range(shared, len(key)):
-            nodes.append(len(depths))
-            depths.append(depth + 1)
-            site_ids.append(key[depth])
+        first = len(depths)
+        depths.extend(range(shared + 1, len(key) + 1))
+        site_ids.extend(key[shared:])
+        nodes.extend(range(first, len(depths)))
         leaves[index] = nodes[-1]
         before = key
     return Tree(places, sites, depths, site_ids, leaves)

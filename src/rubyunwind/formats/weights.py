@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from rubyunwind.formats.difference import side_stacks
 from rubyunwind.formats.stacks import Marker, incompleteness
 from rubyunwind.formats.tree import Tree, merge
 from rubyunwind.profiler.samples import Samples
 
 if TYPE_CHECKING:
+    from rubyunwind.formats.difference import Side
     from rubyunwind.formats.registry import Meta
     from rubyunwind.profiler.sample import Frame, Sample
     from rubyunwind.profiler.samples import SampledThread
 
-__all__ = ["Timeline", "Track", "Weights", "weigh"]
+__all__ = ["Timeline", "Track", "Weights", "weigh", "weigh_sides"]
 
 # A page is some 1,000 pixels wide, so more slices of time cannot be told apart.
 _MOST_SLICES = 1000
@@ -177,17 +179,50 @@ def weigh(samples: Iterable[Sample], meta: Meta) -> Weights:
     ]
     tree = merge(paths.paths)
     order, moved = tracks.sorted()
-    merged: dict[tuple[int, int, int], int] = {}
+    merged = _Merged(tree, order, timeline)
     for path, track, at, weight in parts:
-        key = (tree.leaves[path], moved[track], at)
-        merged[key] = merged.get(key, 0) + weight
-    keys = sorted(merged)
-    return Weights(
-        tree=tree,
-        tracks=order,
-        timeline=timeline,
-        nodes=array("I", (node for node, _, _ in keys)),
-        tracks_of=array("I", (track for _, track, _ in keys)),
-        slices=array("I", (at for _, _, at in keys)),
-        weights=array("Q", (merged[key] for key in keys)),
+        merged.add(tree.leaves[path], moved[track], at, weight)
+    return merged.weights()
+
+
+def weigh_sides(before: Side, after: Side) -> Weights:
+    """Return what two profiles weigh in one tree. A track is a side and a unit; `tid` is the side, 0 or 1.
+
+    There is one slice: the times of two recordings have nothing in common.
+    """
+    found = list(side_stacks(before, after))
+    tree = merge([each.path for each in found])
+    tracks = sorted(
+        {Track(0, each.side, "", None, each.unit) for each in found}, key=lambda it: (it.unit, it.tid)
     )
+    numbers = {(track.tid, track.unit): number for number, track in enumerate(tracks)}
+    merged = _Merged(tree, tuple(tracks), Timeline(before.meta.started, 1, 1))
+    for each, leaf in zip(found, tree.leaves, strict=True):
+        merged.add(leaf, numbers[each.side, each.unit], 0, each.weight)
+    return merged.weights()
+
+
+class _Merged:
+    """Weights by node, track and slice. The three are one number, which is fast to look up and to sort."""
+
+    def __init__(self, tree: Tree, tracks: tuple[Track, ...], timeline: Timeline) -> None:
+        self._tree, self._tracks, self._timeline = tree, tracks, timeline
+        self._slices = max(timeline.slices, 1)
+        self._step = self._slices * max(len(tracks), 1)
+        self._sums: dict[int, int] = {}
+
+    def add(self, node: int, track: int, at: int, weight: int) -> None:
+        key = node * self._step + track * self._slices + at
+        self._sums[key] = self._sums.get(key, 0) + weight
+
+    def weights(self) -> Weights:
+        keys, step, slices = sorted(self._sums), self._step, self._slices
+        return Weights(
+            tree=self._tree,
+            tracks=self._tracks,
+            timeline=self._timeline,
+            nodes=array("I", [key // step for key in keys]),
+            tracks_of=array("I", [key % step // slices for key in keys]),
+            slices=array("I", [key % slices for key in keys]),
+            weights=array("Q", list(map(self._sums.__getitem__, keys))),
+        )

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rubyunwind.elf.debuglink import debug_symbols
 from rubyunwind.elf.deltas import load_stack_deltas
 from rubyunwind.elf.file import EM_AARCH64, ElfFile
 from rubyunwind.elf.functions import function_entries, function_size, start_of
@@ -46,6 +47,8 @@ class MappedFile:
         self.file_id = _identify(elf, path)
         self._symbols: SymbolTable | None = None
         self._entries: dict[int, int] = {}
+        self._debug_symbols: SymbolTable | None = None
+        self._debug_file_was_sought = False
         self._starts: list[int] | None = None
         self._frames: dict[int, Frame] = {}
         self._called: list[tuple[int, int, str]] = []
@@ -101,6 +104,7 @@ class MappedFile:
             found = self._symbols.lookup(address)
         except DecodeError:
             found = None
+        found = found or self._lookup_in_debug_file(address)
         if found is not None:
             return demangle(found[0])
         for first, last, name in self._called:
@@ -109,6 +113,16 @@ class MappedFile:
         start = self.begin_of(address)
         base = self.path.rpartition("/")[2] or self.path
         return f"{base}+{address if start is None else start:#x}"
+
+    def _lookup_in_debug_file(self, address: int) -> tuple[str, int] | None:
+        """Look a function up among those that were stripped off, where the debug file is installed.
+
+        It is opened for the first function that the file itself does not name, and closed at once.
+        """
+        if not self._debug_file_was_sought:
+            self._debug_file_was_sought = True
+            self._debug_symbols = debug_symbols(self.elf)
+        return None if self._debug_symbols is None else self._debug_symbols.lookup(address)
 
     def close(self) -> None:
         """Close the file; names that were not looked up yet are lost."""

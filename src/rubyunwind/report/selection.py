@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.sample import Frame
     from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 
-__all__ = ["NATIVE", "Selection", "name_matcher"]
+__all__ = ["NATIVE", "Selection", "leaves_out", "name_matcher"]
 
 NATIVE = ("all", "outside-c", "none")
-"""Which native frames are kept: all, those that are not inside a C function, none in stacks of Ruby."""
+"""Which native frames are kept: all, those that are not inside a C function, none in stacks of Ruby.
+
+With none, frames of the kernel and of compiled code are left out, too."""
 
 _RUBY = frozenset({"ruby", "cfunc"})
+_MACHINE = frozenset({"native", "kernel", "jit"})
 
 
 def name_matcher(pattern: str) -> Callable[[str], bool]:
@@ -108,12 +111,18 @@ class _StackChoice:
         return known[1]
 
 
+def leaves_out(samples: Samples) -> bool:
+    """Whether any stack of the samples has frames that `native="none"` leaves out."""
+    return any(len(_without_native(stack.frames, "none")) < len(stack.frames) for stack in samples.stacks)
+
+
 def _without_native(frames: tuple[Frame, ...], native: str) -> tuple[Frame, ...]:
     """A stack without Ruby stays as it is: nothing would be left of it."""
     if not any(frame.kind in _RUBY for frame in frames):
         return frames
     if native == "none":
-        return tuple(frame for frame in frames if frame.kind != "native")
+        # What stands in brackets is a remark of the profiler: what a thread waits for.
+        return tuple(frame for frame in frames if frame.kind not in _MACHINE or frame.name.startswith("["))
     kept = []
     inside = False
     for frame in reversed(frames):

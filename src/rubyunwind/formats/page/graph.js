@@ -40,6 +40,7 @@ class Graph {
     this.zoomed = zoomed;
     this.matches = matches;
     this.theme = theme;
+    this.compares = view.profile.sides > 1;
     this.hovered = -1;
     this.layout();
     if (turned) this.scroller.scrollTop = this.rows.length * ROW;
@@ -56,7 +57,7 @@ class Graph {
     this.rows = [...above, zoomed].map((node) => ({ nodes: [node], lefts: [0], widths: [this.width] }));
     const whole = view.total[zoomed];
     const scale = whole > 0 ? this.width / whole : 0;
-    for (let row = this.rows.at(-1); row; ) {
+    for (let row = this.rows[this.rows.length - 1]; row; ) {
       const deeper = { nodes: [], lefts: [], widths: [] };
       for (let index = 0; index < row.nodes.length; index++) {
         const node = row.nodes[index];
@@ -120,13 +121,20 @@ class Graph {
       }
       const frame = view.frame(node);
       const matched = this.matches !== null && this.matches[view.frameIds[node]];
-      context.globalAlpha = faded ? 0.55 : this.matches !== null && !matched ? 0.45 : 1;
-      context.fillStyle = matched ? theme.match : theme.colour(frame);
+      context.globalAlpha = faded ? 0.55 : this.matches !== null && !matched ? (this.compares ? 0.25 : 0.45) : 1;
+      context.fillStyle = this.colour(frame, node, matched);
       context.fillRect(left, y, drawn, ROW - 1);
       context.globalAlpha = faded ? 0.75 : 1;
       if (width >= SHORTEST_TEXT) this.drawText(frame, node, left + 4, y + ROW / 2, width - 8);
       context.globalAlpha = 1;
     }
+  }
+
+  // In a comparison what matches keeps the colour of its change; the others are paler.
+  colour(frame, node, matched) {
+    const { theme } = this;
+    if (!this.compares) return matched ? theme.match : theme.colour(frame);
+    return frame.kind === "incomplete" ? theme.colour(frame) : theme.change(changeStep(changeOf(this.view, node).change));
   }
 
   textWidth(text) {
@@ -144,9 +152,20 @@ class Graph {
       const [line] = this.view.lines(node);
       if (line) text += ":" + line[0];
     }
+    // Told in numbers, too: not everybody sees colours, and not every printer has them.
+    const change = this.compares ? changeOf(this.view, node).change : 0;
+    if (changeStep(change) !== 0) {
+      const told = points(change);
+      const taken = this.textWidth(told) + 8;
+      if (taken + SHORTEST_TEXT < room) {
+        this.context.fillStyle = this.theme.frameText;
+        this.context.fillText(told, x + room - taken + 8, y);
+        room -= taken;
+      }
+    }
     if (this.textWidth(text) > room) {
       const shorter = shortened(text);
-      text = shorter.find((each) => this.textWidth(each) <= room) || shorter.at(-1);
+      text = shorter.find((each) => this.textWidth(each) <= room) || shorter[shorter.length - 1];
       const fits = Math.floor((text.length * room) / this.textWidth(text)) - 1;
       if (this.textWidth(text) > room) text = fits < 2 ? "" : text.slice(0, fits) + "…";
     }

@@ -52,12 +52,13 @@ async function readProfile(data) {
     parents[node] = depth > 0 ? path[depth - 1] : -1;
     path[depth] = node;
   }
-  const tracks = data.tracks.map(([pid, tid, comm, container, unit]) => (
-    { pid, tid, comm: visible(string(comm)), container: string(container), unit: string(unit) }
+  const tracks = data.tracks.map(([pid, tid, comm, container, unit, side = 0]) => (
+    { pid, tid, comm: visible(string(comm)), container: string(container), unit: string(unit), side }
   ));
   const [start, width, slices] = data.time;
   return {
     frames, tracks, weights, parents,
+    sides: data.sides ? 2 : 1,
     siteFrames: sites.frame, siteLines: sites.line, nodeSites: nodes.site,
     time: { start, width, slices },
     units: [...new Set(tracks.map((track) => track.unit))].sort().reverse(),

@@ -28,7 +28,7 @@ class ChildTable {
 
 // Options: unit; track(track) says whether it is wanted; from and to (slices, to is not in it); native: "off",
 // "inside" (what a C function does, up to the next Ruby frame, which is not shown when there is one) or "all";
-// lines: whether lines tell frames apart; hidden: a Set of kinds.
+// lines: whether lines tell frames apart; hidden: a Set of kinds; side: which one's weights are `self` and `total`.
 class View {
   constructor(profile, options) {
     this.profile = profile;
@@ -38,7 +38,7 @@ class View {
     this.link();
   }
 
-  // What each node of the profile weighs.
+  // What each node of the profile weighs, on each side of a comparison; a profile by itself has one side.
   weigh() {
     const { profile, options } = this;
     const { parents, nodeSites, siteFrames, frames, weights, tracks } = profile;
@@ -47,37 +47,46 @@ class View {
     for (let node = 1; node < count; node++) {
       cut[node] = cut[parents[node]] || (frames[siteFrames[nodeSites[node]]].kind === "incomplete" ? 1 : 0);
     }
-    const own = (this.own = new Float64Array(count));
+    const sides = Array.from({ length: profile.sides }, (_, side) => side);
+    const owns = (this.owns = sides.map(() => new Float64Array(count)));
     const wanted = tracks.map((track) => track.unit === options.unit && options.track(track));
     const ofUnit = tracks.map((track) => track.unit === options.unit);
-    const leaveOut = options.hidden.has("incomplete");
-    this.unitTotal = 0;
-    this.incomplete = 0;
+    const leaveOut = (this.leavesOut = options.hidden.has("incomplete"));
+    this.sideUnitTotal = sides.map(() => 0);
+    this.sideIncomplete = sides.map(() => 0);
     const { node: nodes, track: trackIds, slice: slices, weight } = weights;
     for (let index = 0; index < nodes.length; index++) {
       const track = trackIds[index];
-      if (ofUnit[track]) this.unitTotal += weight[index];
+      const { side } = tracks[track];
+      if (ofUnit[track]) this.sideUnitTotal[side] += weight[index];
       if (!wanted[track] || slices[index] < options.from || slices[index] >= options.to) continue;
       const node = nodes[index];
-      if (cut[node]) this.incomplete += weight[index];
-      if (!(cut[node] && leaveOut)) own[node] += weight[index];
+      if (cut[node]) this.sideIncomplete[side] += weight[index];
+      if (!(cut[node] && leaveOut)) owns[side][node] += weight[index];
     }
+    this.incomplete = this.sideIncomplete[options.side];
     this.leftOut = leaveOut ? this.incomplete : 0;
-    const total = (this.totals = Float64Array.from(own));
-    for (let node = count - 1; node > 0; node--) total[parents[node]] += total[node];
+    const present = (this.present = new Uint8Array(count));
+    const totals = owns.map((own) => {
+      const total = Float64Array.from(own);
+      for (let node = count - 1; node > 0; node--) total[parents[node]] += total[node];
+      for (let node = 0; node < count; node++) present[node] |= total[node] > 0;
+      return total;
+    });
+    this.totals = totals[options.side];
   }
 
   // The nodes that are shown. Of each node of the profile there are two images, since what becomes of a native
   // frame depends on whether Ruby code is called below it: `through` is for that code, `inner` for all else.
   grow() {
-    const { profile, options, own, totals } = this;
+    const { profile, options, owns, present } = this;
     const { parents, nodeSites, siteFrames, siteLines, frames } = profile;
     const count = parents.length;
     const capacity = 2 * count + 8;
     const viewParents = (this.parents = new Int32Array(capacity));
     const viewKeys = (this.keys = new Int32Array(capacity));
     const viewFrames = (this.frameIds = new Int32Array(capacity));
-    const self = (this.self = new Float64Array(capacity));
+    const selfs = (this.sideSelfs = owns.map(() => new Float64Array(capacity)));
     const table = new ChildTable(count, viewParents, viewKeys);
     const through = new Int32Array(count);
     const inner = new Int32Array(count);
@@ -102,10 +111,9 @@ class View {
     const inside = options.native === "inside";
     const hiddenFrames = frames.map((frame) =>
       (frame.machine ? options.native === "off" : frame.kind !== "incomplete" && options.hidden.has(frame.kind)) ? 1 : 0);
-    self[0] = 0;
     for (let node = 1; node < count; node++) {
       shownAs[node] = -1;
-      if (totals[node] === 0) continue;
+      if (!present[node]) continue;
       const parent = parents[node];
       const site = nodeSites[node];
       const frameId = siteFrames[site];
@@ -125,14 +133,14 @@ class View {
           ? through[node] : child(inner[parent], frameId, key);
         shownAs[node] = inner[node];
       }
-      if (own[node] > 0) {
+      if (owns.some((own) => own[node] > 0)) {
         let at = inner[node];
         // All frames hidden: the weight must not vanish into the root.
         if (frames[viewFrames[at]].marker && shownAs[node] < 0) at = this.nothing(at, child);
-        self[at] += own[node];
+        owns.forEach((own, side) => { selfs[side][at] += own[node]; });
       }
     }
-    if (own[0] > 0) self[0] += own[0];
+    owns.forEach((own, side) => { selfs[side][0] += own[0]; });
   }
 
   nothing(parent, child) {
@@ -150,14 +158,27 @@ class View {
 
   // Weights with those of the children, and lists of children.
   link() {
-    const { count, parents, self } = this;
-    const total = (this.total = self.slice(0, count));
+    const { count, parents, options } = this;
+    this.sideTotals = this.sideSelfs.map((self) => {
+      const total = self.slice(0, count);
+      for (let node = count - 1; node > 0; node--) total[parents[node]] += total[node];
+      return total;
+    });
+    const self = (this.self = this.sideSelfs[options.side]);
+    this.total = this.sideTotals[options.side];
+    this.order = this.total;
+    if (this.sideTotals.length > 1) {
+      // The order of both, so that frames keep their places when the other side gives the widths.
+      this.order = new Float64Array(count);
+      for (const totals of this.sideTotals) {
+        for (let node = 0; node < count; node++) this.order[node] += shareOf(totals[node], totals[0]);
+      }
+    }
     this.first = new Int32Array(count).fill(-1);
     this.next = new Int32Array(count).fill(-1);
     for (let node = count - 1; node > 0; node--) {
       const parent = parents[node];
-      total[parent] += total[node];
-      if (total[node] === 0) continue;
+      if (this.order[node] === 0) continue;
       this.next[node] = this.first[parent];
       this.first[parent] = node;
     }
@@ -180,7 +201,7 @@ class View {
     }
     if (found.length > 1) {
       const last = (child) => (this.frame(child).marker && this.frame(child).kind !== "process" ? 1 : 0);
-      found.sort((a, b) => last(a) - last(b) || this.total[b] - this.total[a] || (this.frame(a).name < this.frame(b).name ? -1 : 1));
+      found.sort((a, b) => last(a) - last(b) || this.order[b] - this.order[a] || (this.frame(a).name < this.frame(b).name ? -1 : 1));
     }
     return found;
   }
