@@ -14,9 +14,9 @@ from target import ROOT, Ruby, stay_apart
 
 from rubyunwind.bpf.collection import Collection
 from rubyunwind.bpf.compound_maps import MapOfMaps
+from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.profiler.map_sizes import trace_pages
 from rubyunwind.profiler.profiler import Profiler
-from rubyunwind.profiler.ticks import online_cpus
 
 __all__ = ["measure"]
 

@@ -22,9 +22,10 @@ from report import Row, say
 from stats import bootstrap
 from target import Ruby, stay_apart
 
+from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.bpf.perf_event import perf_event_open
 from rubyunwind.profiler.profiler import Profiler
-from rubyunwind.profiler.ticks import Ticks, online_cpus
+from rubyunwind.profiler.ticks import Ticks
 from rubyunwind.profiler.tracer import entry_of
 
 __all__ = ["measure"]

@@ -15,6 +15,8 @@
 #include "group.h"
 #include "types.h"
 
+#include "cpu_limit.h"
+
 #define REQUIRE(condition)                                                                         \
   do {                                                                                             \
     if (!(condition)) {                                                                            \
@@ -87,6 +89,7 @@ static void check_group(const group *g, const drain *d) {
 }
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
+  limit_cpu_time();
   if (!size)
     return 0;
   drain *d = drain_new(data[0]);

@@ -11,6 +11,8 @@
 
 #include "cfi_internal.h"
 
+#include "cpu_limit.h"
+
 #define REQUIRE(condition)                                                                         \
   do {                                                                                             \
     if (!(condition)) {                                                                            \
@@ -98,6 +100,7 @@ static u8 *copy(const u8 *data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
+  limit_cpu_time();
   if (size < HEAD)
     return 0;
   u8 flags = data[0], more = data[1];

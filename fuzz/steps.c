@@ -175,6 +175,8 @@ static void reset_maps(host *h, bool walker) {
 
 #include "walker_maps.h"
 
+#include "cpu_limit.h"
+
 static void fill_programs(host *h) {
   static const u32 slots[][2] = {
       {PROG_UNWIND_STOP, 2}, {PROG_UNWIND_NATIVE, 3}, {PROG_UNWIND_RUBY, 4}};
@@ -709,6 +711,7 @@ static void load_images(void) {
 }
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
+  limit_cpu_time();
   if (!image_count)
     load_images();
   input in = {data, data + size};

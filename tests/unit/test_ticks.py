@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.errors import BpfError
 from rubyunwind.profiler import ticks as ticks_module
-from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
+from rubyunwind.profiler.ticks import Ticks, rate_in_force
 
 
 class Event:

@@ -8,22 +8,46 @@ Loss is counted, never hidden. The kernel reports lost records only ahead of the
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import os
+import select
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rubyunwind._libbpf import ffi
+from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.bpf.lifetime import Resource
 from rubyunwind.bpf.maps import Map
 from rubyunwind.bpf.perf_event import PERF_COUNT_SW_BPF_OUTPUT, PERF_SAMPLE_RAW, PERF_TYPE_SOFTWARE
 from rubyunwind.bpf.perf_sinks import CallbackSink, RecordSink, Sink, TraceSink
 from rubyunwind.bpf.refusals import check, check_pointer
+from rubyunwind.errors import BpfError
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.trace_batch import TraceBatch
 
 __all__ = ["PerfBuffer"]
 
-_WATERMARK_BIT = 14  # of perf_event_attr's flags, include/uapi/linux/perf_event.h
+# include/uapi/linux/perf_event.h: a bit of perf_event_attr's flags, read_format, and what read(2) gives then:
+# the value of the event, and the ns for which it has been enabled.
+_WATERMARK_BIT = 14
+_TOTAL_TIME_ENABLED = 1 << 0
+_READING = struct.Struct("=QQ")
+# Tries to make the first rings while CPUs go offline.
+_ATTEMPTS = 5
+
+
+@dataclass(slots=True)
+class _Ring:
+    """The ring of a CPU: the descriptor of its event, which is libbpf's, and for how many ns that has been
+    enabled at a time by the clock.
+    """
+
+    fd: int
+    time: int
+    enabled: int = 0
 
 
 class PerfBuffer:
@@ -38,6 +62,9 @@ class PerfBuffer:
     `on_lost(cpu, count)` each loss, from inside poll and consume, in order; exceptions pass to their caller.
     Payloads are as the kernel pads them (to 8 bytes less 4): decoders must go by a length inside. One
     thread may read at a time. Raises BpfError if rings cannot be made.
+
+    There is a ring for each CPU that is online when it is made; `live`, `add` and `retire` are for those
+    that come and go later.
     """
 
     def __init__(
@@ -66,37 +93,120 @@ class PerfBuffer:
             PERF_COUNT_SW_BPF_OUTPUT,
             PERF_SAMPLE_RAW,
         )
-        attr.sample_period = 1
+        attr.sample_period, attr.read_format = 1, _TOTAL_TIME_ENABLED
         attr.wakeup_events = wakeup_events
         if wakeup_bytes is not None:
             attr.flags, attr.wakeup_events = 1 << _WATERMARK_BIT, wakeup_bytes
-        map_fd = source.fd
+        self._attr, self._pages = attr, pages
         if on_record or on_lost:
             sink: Sink = CallbackSink(on_record, on_lost)
         else:
             sink = TraceSink() if grouped else RecordSink()
         self._sink = sink
-        pointer = lib.perf_buffer__new_raw(map_fd, pages, attr, sink.function, sink.context, ffi.NULL)
+        self._rings: dict[int, _Ring] = {}
         try:
-            check_pointer(
-                pointer,
-                f"make perf buffers for map {source.name}",
-                f"{pages} pages a CPU; without CAP_IPC_LOCK kernel.perf_event_mlock_kb limits them",
-            )
+            self._pointer = pointer = self._first_rings()
         except BaseException:
             sink.free()
             raise
-        self._pointer = pointer
+        # libbpf makes rings and frees them, but adds none: who comes later has a perf_buffer of its own.
+        self._late: dict[int, Any] = {}
+        late = self._late
 
         def release() -> None:
             # `sink` in here also keeps the callback alive for as long as libbpf may call it.
-            lib.perf_buffer__free(pointer)
+            for one in (*late.values(), pointer):
+                lib.perf_buffer__free(one)
             sink.free()
 
         self._resource = Resource(
             f"perf buffer of map {source.name}", release, parent=source._resource, owner=self
         )
         self._final = (0, 0)
+
+    def _first_rings(self) -> Any:
+        for attempt in range(_ATTEMPTS):
+            cpus = [cpu for cpu in online_cpus() if cpu < self._source.max_entries]
+            try:
+                return self._make(cpus)
+            except BpfError as error:
+                if error.errno != errno.ENODEV or attempt == _ATTEMPTS - 1:  # one went offline meanwhile
+                    raise
+        raise AssertionError("unreachable")
+
+    def _make(self, cpus: Sequence[int]) -> Any:
+        """Make rings for CPUs and put them into the map, in place of those that were there."""
+        options = ffi.new("struct perf_buffer_raw_opts *")
+        numbers = ffi.new("int[]", list(cpus))
+        options.sz = ffi.sizeof("struct perf_buffer_raw_opts")
+        options.cpu_cnt, options.cpus, options.map_keys = len(cpus), numbers, numbers
+        pointer = check_pointer(
+            self._lib.perf_buffer__new_raw(
+                self._source.fd, self._pages, self._attr, self._sink.function, self._sink.context, options
+            ),
+            f"make perf buffers for map {self._source.name}",
+            f"{self._pages} pages a CPU; without CAP_IPC_LOCK kernel.perf_event_mlock_kb limits them",
+        )
+        for index, cpu in enumerate(cpus):
+            fd = int(self._lib.perf_buffer__buffer_fd(pointer, index))
+            self._rings[cpu] = _Ring(fd, time.monotonic_ns())
+        return pointer
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """The CPUs that have a ring which was not retired."""
+        return frozenset(self._rings)
+
+    def live(self) -> set[int]:
+        """Return the CPUs whose rings take records.
+
+        The kernel ends a ring's event when its CPU goes offline, and its clock stands still from then on. One
+        that has missed half of the time since the last call has stopped; a CPU that went only just now is
+        noticed by the next call.
+        """
+        self._resource.check()
+        found = set()
+        for cpu, ring in self._rings.items():
+            # No more than what lies between the two readings: whatever keeps us, none counts as dead for it.
+            passed = time.monotonic_ns() - ring.time
+            reading = os.read(ring.fd, _READING.size)
+            ring.time = time.monotonic_ns()
+            # There is nothing to read of an event in an error state.
+            enabled = _READING.unpack(reading)[1] if len(reading) == _READING.size else ring.enabled
+            if enabled - ring.enabled >= passed // 2:
+                found.add(cpu)
+            ring.enabled = enabled
+        return found
+
+    def add(self, cpu: int) -> int:
+        """Make a ring for a CPU that has come online; a former one of it must have been retired.
+
+        Returns its epoll descriptor: `fileno` does not stand for it, nor does `poll` wait for it. Borrowed,
+        until it is retired. Raises BpfError; ENODEV: it is offline.
+        """
+        self._resource.check()
+        if cpu in self._rings:
+            raise ValueError(f"CPU {cpu} has a ring")
+        self._late[cpu] = self._make([cpu])
+        return int(self._lib.perf_buffer__epoll_fd(self._late[cpu]))
+
+    def retire(self, cpu: int) -> None:
+        """Let go of the ring of a CPU that went offline; what is in it is taken first, as by `consume`."""
+        self._resource.check()
+        ring = self._rings.get(cpu)
+        if ring is None:
+            return
+        late = self._late.get(cpu)
+        self._run(lambda: self._lib.perf_buffer__consume(self._pointer if late is None else late))
+        del self._rings[cpu]
+        if late is not None:
+            del self._late[cpu]
+            self._lib.perf_buffer__free(late)
+            return
+        # It stays where it is until all are freed, but newer kernels report an event that has ended as ready,
+        # for ever.
+        with select.epoll.fromfd(os.dup(self.fileno())) as waiting:
+            waiting.unregister(ring.fd)
 
     @property
     def drain(self) -> Any:
@@ -116,9 +226,9 @@ class PerfBuffer:
 
     @property
     def rings(self) -> int:
-        """Number of ring buffers: CPUs that were online when they were made."""
+        """Number of ring buffers: CPUs that have one."""
         self._resource.check()
-        return int(self._lib.perf_buffer__buffer_cnt(self._pointer))
+        return len(self._rings)
 
     def fileno(self) -> int:
         """Return an epoll descriptor, readable when a wake-up is due; borrowed, never close it."""
@@ -128,15 +238,23 @@ class PerfBuffer:
     def poll(self, timeout_ms: int = 100) -> int:
         """Wait up to `timeout_ms` for a wake-up, take what is there, return the number of records.
 
-        Python serves signals only between polls: keep the time short. A signal ends the wait early.
+        Rings that were added later are not waited for, but taken with the others. Python serves signals only
+        between polls: keep the time short. A signal ends the wait early.
         """
         self._resource.check()
-        return self._run(lambda: self._lib.perf_buffer__poll(self._pointer, timeout_ms))
+        return self._run(lambda: self._take(self._lib.perf_buffer__poll(self._pointer, timeout_ms)))
 
     def consume(self) -> int:
         """Take what is in all rings without waiting, woken or not; return the number of records."""
         self._resource.check()
-        return self._run(lambda: self._lib.perf_buffer__consume(self._pointer))
+        return self._run(lambda: self._take(self._lib.perf_buffer__consume(self._pointer)))
+
+    def _take(self, result: int) -> int:
+        """Take what is in the rings that were added later; return the first error of libbpf, or what was."""
+        for one in self._late.values():
+            taken = int(self._lib.perf_buffer__consume(one))
+            result = min(result, taken) if taken < 0 else result
+        return result
 
     def records(self) -> list[tuple[int, memoryview]]:
         """Return (cpu, payload) of the records taken since the last call; the views stay valid."""

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 from rubyunwind.abi import MAX_DEEP_FRAMES, Counter
 from rubyunwind.bpf.compound_maps import PerCPUMap
+from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
 from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.guard import Guard
+from rubyunwind.profiler.hotplug import Hotplug
 from rubyunwind.profiler.limits import Limits, limits_by_descriptors
 from rubyunwind.profiler.map_sizes import FOR_A_FEW, FOR_ALL, trace_pages
 from rubyunwind.profiler.off_cpu import OffCPU, ThreadsAway, switches
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
-from rubyunwind.profiler.ticks import Ticks, online_cpus, rate_in_force
+from rubyunwind.profiler.ticks import Ticks, rate_in_force
 from rubyunwind.profiler.tracer import OFF_CPU_EXIT, entry_of, load_tracer, off_cpu_of, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 from rubyunwind.ruby.layouts import known_version
@@ -161,6 +163,8 @@ class Profiler:
                 self._take,
             )
             self._ticks = stack.enter_context(Ticks(entry_of(self._collection), self._rate))
+            # Reports first: a CPU that has no ring of traces yet is looked at again.
+            self._hotplug = Hotplug(self._timer, (self._reports, self._traces), self._ticks)
             for pid in self._pids:
                 self.follow(pid)
             self._start()
@@ -237,6 +241,7 @@ class Profiler:
             )
         if self._assembler.kernel_symbols.reason:
             found.append(f"kernel functions have no names: {self._assembler.kernel_symbols.reason}")
+        found += self._hotplug.notes()
         found += self._tracker.notes()
         return tuple(found)
 
@@ -297,6 +302,7 @@ class Profiler:
         """Sample again after `stop`; it samples from when it is entered. Raises BpfError."""
         with self._guard.use():
             self._tracker.run()  # what has come and gone meanwhile
+            self._hotplug.look(at_once=True)
             self._start()
 
     def _count(self, stack: Sample | SampledStack, count: int) -> None:
@@ -307,6 +313,7 @@ class Profiler:
 
     def _work(self) -> Samples:
         self._timer.clear()
+        self._hotplug.look()
         self._reports.consume()
         self._reports.records()
         self._traces.consume()

@@ -12,16 +12,16 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.bpf.perf_event import PerfEvent, perf_event_open
 from rubyunwind.errors import BpfError
 
 if TYPE_CHECKING:
     from rubyunwind.bpf.program import Program
 
-__all__ = ["RATE_LIMIT", "Ticks", "online_cpus", "rate_in_force"]
+__all__ = ["RATE_LIMIT", "Ticks", "rate_in_force"]
 
 RATE_LIMIT = Path("/proc/sys/kernel/perf_event_max_sample_rate")
-_ONLINE = Path("/sys/devices/system/cpu/online")
 
 
 def rate_in_force(rate: int, path: Path = RATE_LIMIT) -> int:
@@ -39,38 +39,43 @@ class Ticks:
         self._program = program
         self._rate = rate
         self._events: dict[int, PerfEvent] = {}
+        self._started = False
 
     def start(self) -> None:
         """Begin on the CPUs that are online and do not tick yet. Raises BpfError."""
+        self._started = True
         for cpu in online_cpus():
-            if cpu in self._events:
-                continue
             try:
-                event = perf_event_open(pid=-1, cpu=cpu, frequency=self._rate)
+                self.add(cpu)
             except BpfError as error:
-                if error.errno == errno.ENODEV:  # it went offline meanwhile
-                    continue
+                if error.errno != errno.ENODEV:  # it went offline meanwhile
+                    raise
+
+    def add(self, cpu: int) -> None:
+        """Tick on that CPU, too, if it has been started and that CPU does not tick yet. Raises BpfError."""
+        if self._started and cpu not in self._events:
+            event = perf_event_open(pid=-1, cpu=cpu, frequency=self._rate)
+            try:
+                event.attach(self._program)
+            except BaseException:
+                event.close()
                 raise
             self._events[cpu] = event
-            event.attach(self._program)
+
+    def drop(self, cpu: int) -> None:
+        """Close the event of a CPU, if there is one: once it was offline it never ticks again."""
+        event = self._events.pop(cpu, None)
+        if event is not None:
+            event.close()
 
     def close(self) -> None:
         """Stop sampling and close the events. Closing twice is harmless."""
-        for event in self._events.values():
-            event.close()
-        self._events.clear()
+        self._started = False
+        for cpu in list(self._events):
+            self.drop(cpu)
 
     def __enter__(self) -> Ticks:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def online_cpus(path: Path = _ONLINE) -> list[int]:
-    """Return the CPUs in a list as the kernel writes them, such as "0-3,5"."""
-    cpus: list[int] = []
-    for part in path.read_text(encoding="ascii").strip().split(","):
-        first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return cpus
