@@ -46,7 +46,10 @@ class Load:
         with self._stack:
             short = [str(self._program), str(PROGRAMS / "short.rb")]
             launch = [RUBY, "--disable-gems", str(PROGRAMS / "launcher.rb"), *short]
-            self._launchers = [self._start(launch), *(self._start([*_INSIDE, *launch]) for _ in range(NAMESPACES))]
+            self._launchers = [
+                self._start(launch),
+                *(self._start([*_INSIDE, *launch]) for _ in range(NAMESPACES)),
+            ]
             self._start([RUBY, "--disable-gems", str(PROGRAMS / "fifty_threads.rb")])
             self._stack = self._stack.pop_all()
         return self

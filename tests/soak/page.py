@@ -31,7 +31,9 @@ def lines(seen: Observed, found: Iterable[Finding], load: Mapping[str, str]) -> 
     yield ""
     yield "| number | value | rule | met |"
     yield "| --- | --- | --- | --- |"
-    yield from (f"| {one.what} | {one.value} | {one.rule} | {'yes' if one.met else '**no**'} |" for one in found)
+    yield from (
+        f"| {one.what} | {one.value} | {one.rule} | {'yes' if one.met else '**no**'} |" for one in found
+    )
     yield ""
     yield "| incomplete or not sent, by reason | samples |"
     yield "| --- | --- |"

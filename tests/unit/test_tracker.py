@@ -76,7 +76,7 @@ class Process:
         self.refusal = None
         self.world.made.append(self)
 
-    def is_alive(self) -> bool:
+    def runs(self) -> bool:
         return self.pid in self.world.parents
 
     def inherit(self, parent: Process) -> None:
@@ -681,7 +681,7 @@ def test_a_reported_pid_that_already_is_another_process_is_that_one(world: World
     world.parents[5] = 1
     tracker, collection = make(everything=True)
     first = tracker.add(5)
-    cast("Any", first).is_alive = lambda: False
+    cast("Any", first).runs = lambda: False
     collection.report(5)
     tracker.run()
     assert tracker.processes[5] is not first

@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_MOST_STAT = 4096  # bytes; 52 numbers and a name of 15 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,11 @@ def parse_status(pid: int, text: bytes) -> ProcessStatus:
 
 
 def _stat(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/stat").read_bytes()
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _MOST_STAT)
+    finally:
+        os.close(fd)
 
 
 def read_status(pid: int) -> ProcessStatus:

@@ -305,8 +305,9 @@ class Assembler:
         before = symbolizer.replaced
         frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry, sampled)
         # Of one that has ended nothing can be had by looking sooner.
-        gone = process.ended or symbolizer is not process.symbolizer
-        self.unnamed += not gone and (frame.kind == "unknown" or symbolizer.replaced != before)
+        if frame.kind == "unknown" or symbolizer.replaced != before:
+            gone = process.ended or symbolizer is not process.symbolizer or process.executed()
+            self.unnamed += not gone
         return frame
 
     @staticmethod

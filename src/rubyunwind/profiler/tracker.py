@@ -27,8 +27,10 @@ __all__ = ["NO_RUBY", "ProcessTracker"]
 NO_RUBY = "no Ruby was found in it; native frames only"
 
 # A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
-# that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples.
+# that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples, and
+# sooner than the next sample nobody needs to know: a look at half the time between two suffices.
 _SOONEST, _LATEST = 0.004, 1.0
+_OF_A_TICK = 0.5
 # Processes that have ended, kept for traces that are still on their way and for what is to be said of them.
 _ENDED = 64
 # Seconds between looks for what was left behind.
@@ -50,7 +52,7 @@ class ProcessTracker:
 
     With `children`, processes that a known one forks are taken in. With `everything`, all that run are, once
     they are sampled, but those of `without`; where there are more than `limits` allow, those go that were
-    sampled least lately. `pressure` counts those, and what the kernel's tables could not take. With
+    sampled least lately. `rate` is how often a second a thread is sampled. `pressure` counts those, and what the kernel's tables could not take. With
     `force_version` every Ruby is taken for that release.
     """
 
@@ -60,6 +62,7 @@ class ProcessTracker:
         *,
         children: bool = True,
         everything: bool = False,
+        rate: int = 1000,
         force_version: str | None = None,
         without: Iterable[int] = (),
         limits: Limits = Limits(),  # noqa: B008 - a frozen value
@@ -67,6 +70,7 @@ class ProcessTracker:
         self._collection = collection
         self._maps = collection.maps
         self._children = children
+        self._soonest = min(max(_SOONEST, _OF_A_TICK / rate), _LATEST)
         self._everything = everything
         self._force_version = force_version
         self._limits = limits
@@ -198,16 +202,20 @@ class ProcessTracker:
             raise
         self._processes[pid] = process
         if not announced_only:
-            self._schedule(pid, _SOONEST)
+            self._schedule(pid, self._soonest)
         return process
 
     def expect(self, paths: Iterable[Path]) -> None:
         """Register files before a process maps them: what it samples there is unwound from the start."""
         self._code.expect(paths)
 
-    def run(self) -> float:
-        """Handle what the kernel side reported and what is due; return seconds until the next call is."""
-        self._reports.take()
+    def run(self, reported: bool = True) -> float:
+        """Handle what the kernel side reported and what is due; return seconds until the next call is.
+
+        `reported` is false if it has not said since the last call that anything is on its list.
+        """
+        if reported:
+            self._reports.take()
         self._reports.handle(self._handle_report, self._processes, _LONGEST)
         now = time.monotonic()
         for pid, (due, wait) in list(self._due.items()):
@@ -227,7 +235,7 @@ class ProcessTracker:
     def _handle_report(self, pid: int) -> bool:
         """Look at a process that was reported; False if it is not to be reported again for a while."""
         if pid in self._processes:
-            changed = self._sync(pid, self._due.get(pid, (0.0, _SOONEST))[1])
+            changed = self._sync(pid, self._due.get(pid, (0.0, self._soonest))[1])
             if pid in self._processes:
                 # Code that is in no file is met again at each sample: not before the next look, then.
                 self._muted |= set() if changed else {pid}
@@ -285,7 +293,7 @@ class ProcessTracker:
         process = self._processes[pid]
         began = time.monotonic()
         try:
-            if process.identity is None or not process.identity.is_alive():
+            if not process.runs():
                 raise RubyUnwindError(f"process {pid} has ended")
             changed = process.sync()
             self._note_runtime(process)
@@ -294,7 +302,7 @@ class ProcessTracker:
             self._no_room += isinstance(error, BpfError)
             self._end(pid)
             return True
-        wait = _SOONEST if changed else min(wait * 2, _LATEST)
+        wait = self._soonest if changed else min(wait * 2, _LATEST)
         self._schedule(pid, max(wait, _PAUSE * (time.monotonic() - began)))
         return changed
 
@@ -331,7 +339,7 @@ class ProcessTracker:
         self._sweep_due = now + _SWEEP
         running = running_pids()
         for pid in self._processes.keys() - running:
-            self._sync(pid, _SOONEST)
+            self._sync(pid, self._soonest)
         self._reports.drop_all_but(running)
         for pid in self._ignored - running:
             self._maps["followed_pids"].pop(pid, None)
@@ -354,13 +362,16 @@ class ProcessTracker:
 
     def _let_go(self, pid: int) -> None:
         followed = self._maps["followed_pids"]
+        if pid not in followed:
+            del self._leaving[pid]
+            return
         try:
             ended = read_status(pid).ended
         except RubyUnwindError:
             ended = True
         if ended:
             followed.pop(pid, None)
-        if ended or pid in self._processes or pid not in followed:
+        if ended or pid in self._processes:
             del self._leaving[pid]
             return
         _, wait = self._leaving[pid]
