@@ -39,19 +39,18 @@ class Reports:
             self._waiting[int.from_bytes(key, "little")] = key not in self._maps["reported_pids"]
 
     def handle(self, look: Callable[[int], bool], known: Container[int], seconds: float) -> None:
-        """Call `look` for a while; what returns False is not to be reported again for 30 s.
+        """Call `look` for so much CPU time; what returns False is not to be reported again for 30 s.
 
-        Those that are known come first, as what is known of them does not hold any more, then those that
-        were sampled, then those that have only been forked.
+        Those that are known come first, as what is known of them does not hold any more, and all of them. Then
+        come those that were sampled, then those that have only been forked.
         """
-        end = time.monotonic() + seconds
-
+        end = time.thread_time() + seconds
         for pid in sorted(self._waiting, key=lambda pid: (pid not in known, self._waiting[pid])):
+            if pid not in known and time.thread_time() >= end:
+                break
             del self._waiting[pid]
             if look(pid):
                 self.let_through(pid)
-            if time.monotonic() > end:
-                break
 
     def let_through(self, pid: int) -> None:
         """Have a process reported again as soon as there is something to say of it."""

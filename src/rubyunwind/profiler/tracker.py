@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rubyunwind.abi import FollowFlag
 from rubyunwind.errors import BpfError, RubyUnwindError
 from rubyunwind.process.identity import descendants, read_status, running_pids
+from rubyunwind.profiler.budget import Budget
 from rubyunwind.profiler.code_registry import CodeRegistry
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
     from rubyunwind.profiler.native_tables import TracerMaps
 
-__all__ = ["NO_RUBY", "ProcessTracker"]
+__all__ = ["NO_RUBY", "TOO_MANY", "ProcessTracker"]
 
+TOO_MANY = (
+    "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those that had "
+    "to wait are counted as not registered yet"
+)
 NO_RUBY = "no Ruby was found in it; native frames only"
 
 # A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
@@ -41,6 +46,12 @@ _MOST_NOTES = 20
 _LONGEST = 0.1
 # A look that takes long (a process may map what it likes) is followed by a pause of so many times its length.
 _PAUSE = 20
+
+# Processes that come and go may take a quarter of the time of one CPU, and half a second at once: a machine full
+# of them when it begins. A fork bomb gets no more. It goes on when so much may be done at a stretch.
+_SHARE, _BURST, _STRETCH = 0.25, 0.5, 0.01
+# So often used up is no machine that was full when it began.
+_OFTEN = 20
 
 _log = logging.getLogger(__name__)
 # Nothing is said to those who have not set up logging: notes and stats say it, too.
@@ -90,6 +101,7 @@ class ProcessTracker:
         self._sweep_due = time.monotonic() + _SWEEP
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
         self._evicted = self._no_room = 0
+        self._budget = Budget(_SHARE, _BURST)
 
     @property
     def processes(self) -> dict[int, ProfiledProcess]:
@@ -121,6 +133,8 @@ class ProcessTracker:
                 found += [f"pid {pid}: {note}" for note in process.ruby.notes]
             elif not self._everything:
                 found.append(f"pid {pid}: {NO_RUBY}")
+        if self._budget.exceeded >= _OFTEN:
+            found.insert(0, TOO_MANY)
         if self._everything and len(found) > _MOST_NOTES:
             found[_MOST_NOTES:] = [f"and {len(found) - _MOST_NOTES} more notes on processes"]
         return found
@@ -216,18 +230,24 @@ class ProcessTracker:
         """
         if reported:
             self._reports.take()
-        self._reports.handle(self._handle_report, self._processes, _LONGEST)
+        worked = time.thread_time()
+        self._reports.handle(self._handle_report, self._processes, min(self._budget.left(), _LONGEST))
         now = time.monotonic()
-        for pid, (due, wait) in list(self._due.items()):
-            if due <= now:
-                self._look(pid, wait)
+        for _, pid in sorted((due, pid) for pid, (due, _) in self._due.items() if due <= now):
+            if time.thread_time() - worked > self._budget.left():
+                break
+            if pid in self._due:
+                self._look(pid, self._due[pid][1])
+        self._budget.spend(time.thread_time() - worked)
         for pid, (due, _) in list(self._leaving.items()):
             if due <= now:
                 self._let_go(pid)
         if now >= self._sweep_due:
             self._sweep(now)
         if self._reports:
-            return 0.0
+            return self._budget.wait(_STRETCH)
+        if not self._budget.left() > 0:
+            return max(_STRETCH, self._budget.wait(_STRETCH))
         looks = (*self._due.values(), *self._leaving.values())
         soonest = min((due for due, _ in looks), default=now + _LATEST)
         return max(0.0, soonest - time.monotonic())
