@@ -26,7 +26,7 @@ help:
 	@echo 'make test-vm   load the BPF programs on another kernel, in a VM (KERNEL=6.1)'
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
 	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
-	@echo 'make soak      ten minutes of code that comes and goes, without one wrong frame (SOAK_SECONDS=300)'
+	@echo 'make soak      twenty minutes: an agent among processes that come and go, then code that does (SOAK_SECONDS=600)'
 	@echo 'make rails     record Redmine under load: at least 99 % of the stacks are whole'
 	@echo 'make wheels    build the package for amd64 and arm64 into dist/'
 	@echo 'make bench     print the numbers'
@@ -86,11 +86,14 @@ truth:
 	@$(SETUP) test
 	@PYTHONPATH=tests $(BIN)/python -m rubies.run $(TRUTH_ARGS)
 
-# Ten minutes in which code is loaded, removed, collected and moved: SOAK_SECONDS for each unwinder.
-SOAK_SECONDS ?= 300
+# An agent that samples everything while processes come and go; its table goes into docs/soak.md, unless
+# SOAK_ARGS says otherwise. Then as long code that is loaded, removed, collected and moved, under both unwinders.
+SOAK_SECONDS ?= 600
+SOAK_ARGS ?= --write
 soak:
 	@$(SETUP) test
-	@RUBYUNWIND_SOAK=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/live/test_reloading.py
+	@PYTHONPATH=tests $(BIN)/python -m soak.run --seconds $(SOAK_SECONDS) $(SOAK_ARGS)
+	@RUBYUNWIND_SOAK=$$(($(SOAK_SECONDS) / 2)) $(BIN)/python -m pytest tests/live/test_reloading.py
 
 # A real Rails application under load, in a root of its own.
 rails:

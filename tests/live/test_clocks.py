@@ -86,7 +86,9 @@ with Profiler([pid], rate=299, off_cpu=True) as profiler:
     while len(samples) < 150 and time.monotonic() < end:
         samples += profiler.poll(0.1)
     samples += profiler.stop()
-found = [(s.timestamp, s.origin, s.weight, s.complete, [f.label for f in s.frames if f.kind == "ruby"]) for s in samples]
+def ruby(sample):
+    return [frame.label for frame in sample.frames if frame.kind == "ruby"]
+found = [(s.timestamp, s.origin, s.weight, s.complete, ruby(s)) for s in samples]
 print(json.dumps([time.monotonic(), found]))
 """
     script = "def rest = sleep(0.05)\ndef spin_here = (1_000_000.times { 1 + 1 })\nputs; $stdout.flush\n"

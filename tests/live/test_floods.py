@@ -35,7 +35,9 @@ def test_a_fork_bomb_costs_a_bounded_share_and_is_reported() -> None:
         hear(ruby)
         profiler.poll(0.1)
         enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
-        with subprocess.Popen(["nice", "-n", "19", "sh", "-c", f"{enter}; {BOMB}"], stderr=subprocess.DEVNULL) as bomb:
+        with subprocess.Popen(
+            ["nice", "-n", "19", "sh", "-c", f"{enter}; {BOMB}"], stderr=subprocess.DEVNULL
+        ) as bomb:
             until(lambda: profiler.poll(0.01) is not None and len(members(groups[0])) > MOST / 2, "no bomb")
             began, cpu = time.monotonic(), time.process_time()
             longest, samples = 0.0, 0
@@ -57,7 +59,7 @@ REGIONS = """
 import ctypes, mmap, sys, time
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 count = 0
 # Neighbours of different protection are not merged: readable, not accessible, readable, ...
 while libc.mmap(None, 4096, count & 1, 0x22, -1, 0) != 2**64 - 1:
@@ -81,7 +83,9 @@ def test_a_process_that_maps_as_many_regions_as_it_may_costs_a_bounded_time_and_
             before = resident()
             samples = gather(profiler, 1)
             until(
-                lambda: samples.extend(profiler.poll(0.05)) or {target.pid, ruby.pid} <= {s.pid for s in samples},
+                lambda: (
+                    samples.extend(profiler.poll(0.05)) or {target.pid, ruby.pid} <= {s.pid for s in samples}
+                ),
                 "not both are sampled",
             )
             began, cpu = time.monotonic(), time.process_time()

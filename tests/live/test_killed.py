@@ -118,4 +118,4 @@ def test_of_a_target_that_is_killed_nothing_is_left(everything: bool) -> None:
 def descriptors() -> list[str]:
     """What this process's descriptors refer to."""
     folder = Path("/proc/self/fd")
-    return [os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()]
+    return [str(entry.readlink()) for entry in folder.iterdir() if entry.is_symlink()]

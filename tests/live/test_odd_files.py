@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a target that are not what they seem: nothing hangs, and what can be had of its stacks is exact."""
+"""Files of a target that are not what they seem: nothing hangs, and what can be had is exact."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_something_else_in_the_place_of_a_library_is_not_read(instead: str, libr
         samples = last_samples(pid)
     assert samples
     # No Ruby can be found without its library; what is unwound says where it ends.
-    assert not [sample for sample in samples if sample.complete and any(f.kind == "ruby" for f in sample.frames)]
+    assert not [
+        sample for sample in samples if sample.complete and any(f.kind == "ruby" for f in sample.frames)
+    ]
     assert {sample.pid for sample in samples} == {pid}
 
 

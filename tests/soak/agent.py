@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent of the soak: samples all processes and throws the samples away, but for their counts.
 
-Arguments: the rate, and the name (comm) of the short-lived processes. Says "ready" when it samples, and then answers
-a line of its input with a line of JSON: "counts", "pids" (those that each map has entries for), "end".
+Arguments: the rate, and the name (comm) of the short-lived processes. Says "ready" when it samples, and then
+answers a line of its input with a line of JSON: "counts", "pids" (those in the maps), "end".
 """
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 import time
@@ -28,6 +29,12 @@ def pids_in_maps(profiler: Profiler) -> dict[str, list[int]]:
     # The key of an LPM trie: its length in bits, then the pid as a big-endian number.
     found |= {name: {int.from_bytes(key[4:8], "big") for key in maps[name]} for name in BY_ADDRESS}
     return {name: sorted(pids - {0}) for name, pids in found.items()}
+
+
+def own_descriptors(profiler: Profiler) -> int:
+    """How many descriptors there are, but for those of registered processes and of their files."""
+    tracker = profiler._tracker
+    return len(os.listdir("/proc/self/fd")) - len(tracker.processes) - len(tracker.files)  # noqa: PTH208
 
 
 class FirstStacks:
@@ -87,7 +94,7 @@ def counts(profiler: Profiler) -> dict[str, Any]:
         "evicted": stats.evicted,
         "no_room": stats.no_room,
         "unfinished": stats.unfinished,
-        "known": len(profiler._tracker.processes),
+        "own": own_descriptors(profiler),
     }
 
 

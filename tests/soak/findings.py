@@ -37,7 +37,7 @@ class Observed:
     `sizes` are of the agent, one a second from when it sampled. `left` are for each look at the maps what
     they had 5 s later of processes that were gone. `before` and `after` are the agent's counts at the
     beginning and the end of the time in which `work` CPU seconds were used by what is sampled. `cpu` are the
-    agent's own CPU seconds in `seconds`, `firsts` what the agent tells of first stacks; `end` are its last counts.
+    agent's own CPU seconds in `seconds`; `end` are its last counts, and what it tells of first stacks.
     """
 
     rate: int
@@ -55,6 +55,7 @@ class Observed:
 def findings(seen: Observed) -> Iterator[Finding]:
     """Hold everything against its rule."""
     yield from _flat(seen.sizes)
+    yield _descriptors(seen)
     yield _left(seen.left)
     yield _accounted(seen.end)
     yield _by_cpu_time(seen)
@@ -78,12 +79,20 @@ def _flat(sizes: Sequence[Size]) -> Iterator[Finding]:
         f"at most {_FLAT:.0%} more",
         rss[1] <= rss[0] * (1 + _FLAT),
     )
-    fds = median(size.descriptors for size in warm), median(size.descriptors for size in last)
-    yield Finding(
-        "descriptors after warm-up, at the end",
-        f"{fds[0]:.0f}, {fds[1]:.0f}",
+
+
+def _descriptors(seen: Observed) -> Finding:
+    fifth = len(seen.sizes) // 5
+    all_of_it = [
+        median(size.descriptors for size in part)
+        for part in (seen.sizes[fifth : 2 * fifth], seen.sizes[-fifth:])
+    ]
+    own = seen.before["own"], seen.after["own"]
+    return Finding(
+        "descriptors after warm-up, at the end, without those of registered processes and their files",
+        f"{own[0]}, {own[1]} (with them {all_of_it[0]:.0f}, {all_of_it[1]:.0f})",
         f"at most {_SPARE_DESCRIPTORS} more",
-        fds[1] <= fds[0] + _SPARE_DESCRIPTORS,
+        own[1] <= own[0] + _SPARE_DESCRIPTORS,
     )
 
 

@@ -23,7 +23,8 @@ def lines(seen: Observed, found: Iterable[Finding], load: Mapping[str, str]) -> 
     when = datetime.now(timezone.utc).date().isoformat()
     kernel = platform.release().partition("-")[0]
     cpus = os.cpu_count()
-    yield f"`make soak` of {when}: Linux {kernel}, {platform.machine()}, {cpus} CPUs, Python {platform.python_version()}."
+    python = platform.python_version()
+    yield f"`make soak` of {when}: Linux {kernel}, {platform.machine()}, {cpus} CPUs, Python {python}."
     yield ""
     yield "| load | |"
     yield "| --- | --- |"

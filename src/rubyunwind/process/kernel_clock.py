@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's monotonic clock, which traces have their times from; in a time namespace ours is another one."""
+"""The kernel's monotonic clock, which traces have; in a time namespace ours is another one."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ MAX_FILE_SIZE = 4 << 30
 _DELETED = b" (deleted)"
 
 # Lines of what can be executed, each with those behind it of what is no file and may not be touched.
-_CODE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ..x.*(?:\n[0-9a-f]+-[0-9a-f]+ ---. 0+ 00:00 0\b.*){0,16}", re.MULTILINE)
+_CODE = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ ..x.*(?:\n[0-9a-f]+-[0-9a-f]+ ---. 0+ 00:00 0\b.*){0,16}", re.MULTILINE
+)
 
 # Bytes asked for at a time; the kernel gives a page or some.
 _PIECE = 1 << 16
@@ -80,7 +82,7 @@ class Mapping:
 
 
 def parse_code(text: bytes) -> list[Mapping]:
-    """Parse those lines of a maps file that are of code, or of memory reserved behind it, which may become code.
+    """Parse those lines of a maps file that are of code, or of memory reserved behind it, which may become some.
 
     They are a quarter of the lines of a Ruby. A process that maps a million other regions has no more.
     """

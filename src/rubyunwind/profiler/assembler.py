@@ -97,8 +97,8 @@ class Assembler:
         # Nobody else keeps a process that has ended: what was named of it goes with it.
         self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
         self._kept = 0  # frames in them, or more
-        # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once: when
-        # somebody sets the wall clock, times go on as they were.
+        # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
+        # when somebody sets the wall clock, times go on as they were.
         self.ahead = offset_ns()
         self._epoch = time.time_ns() - kernel_ns(self.ahead)
 

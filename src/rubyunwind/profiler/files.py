@@ -61,7 +61,7 @@ class MappedFile:
         return may_define_ruby(self.elf)
 
     def ruby_image(self, mapping: Mapping) -> RubyImage | None:
-        """Return what Ruby's detection needs of the file, as it is mapped there; None if it cannot be read."""
+        """Return what Ruby's detection needs of the file, as mapped there; None if it cannot be read."""
         try:
             if self._ruby is None:
                 self._ruby = read_image(self.elf, mapping)

@@ -180,7 +180,7 @@ class ProfiledProcess:
         return not self.executed() or (self.identity is not None and self.identity.is_alive())
 
     def executed(self) -> bool:
-        """Whether exec has replaced the program (or it has ended): the memory that was opened is gone then."""
+        """Whether exec has replaced the program (or it has ended): the memory that was opened is gone."""
         if self.identity is None:  # an image that was given stays what it is
             return False
         try:

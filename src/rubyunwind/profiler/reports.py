@@ -41,8 +41,8 @@ class Reports:
     def handle(self, look: Callable[[int], bool], known: Container[int], seconds: float) -> None:
         """Call `look` for so much CPU time; what returns False is not to be reported again for 30 s.
 
-        Those that are known come first, as what is known of them does not hold any more, and all of them. Then
-        come those that were sampled, then those that have only been forked.
+        Those that are known come first, as what is known of them does not hold any more, and all of them.
+        Then come those that were sampled, then those that have only been forked.
         """
         end = time.thread_time() + seconds
         for pid in sorted(self._waiting, key=lambda pid: (pid not in known, self._waiting[pid])):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["NO_RUBY", "TOO_MANY", "ProcessTracker"]
 
 TOO_MANY = (
-    "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those that had "
-    "to wait are counted as not registered yet"
+    "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those that "
+    "had to wait are counted as not registered yet"
 )
 NO_RUBY = "no Ruby was found in it; native frames only"
 
@@ -47,8 +47,8 @@ _LONGEST = 0.1
 # A look that takes long (a process may map what it likes) is followed by a pause of so many times its length.
 _PAUSE = 20
 
-# Processes that come and go may take a quarter of the time of one CPU, and half a second at once: a machine full
-# of them when it begins. A fork bomb gets no more. It goes on when so much may be done at a stretch.
+# Processes that come and go may take a quarter of the time of one CPU, and half a second at once: a machine
+# full of them when it begins. A fork bomb gets no more. It goes on when so much may be done at a stretch.
 _SHARE, _BURST, _STRETCH = 0.25, 0.5, 0.01
 # So often used up is no machine that was full when it began.
 _OFTEN = 20
@@ -63,8 +63,8 @@ class ProcessTracker:
 
     With `children`, processes that a known one forks are taken in. With `everything`, all that run are, once
     they are sampled, but those of `without`; where there are more than `limits` allow, those go that were
-    sampled least lately. `rate` is how often a second a thread is sampled. `pressure` counts those, and what the kernel's tables could not take. With
-    `force_version` every Ruby is taken for that release.
+    sampled least lately. `rate` is how often a second a thread is sampled. `pressure` counts those, and what
+    the kernel's tables could not take. With `force_version` every Ruby is taken for that release.
     """
 
     def __init__(

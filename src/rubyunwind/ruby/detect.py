@@ -94,7 +94,8 @@ def find_ruby(
     `assume_version` takes that release's layout whatever the process says. `open_elf` opens the file behind
     a mapping (the caller's own is closed here); without it, that of the live process `pid`. `read` gives
     what read_image says of a file, for a caller that keeps it (None: no Ruby). `context` is the address of an
-    execution context, or of the variable that points to it, for a Ruby whose files tell nothing. `search` looks through the data of a Ruby that hides its symbols for its VM (some 20 ms).
+    execution context, or of the variable that points to it, for a Ruby whose files tell nothing. `search`
+    looks through the data of a Ruby that hides its symbols for its VM (some 20 ms).
     Raises UnsupportedRuby when there is a Ruby, but no layout for its version, or the layout does not fit
     what is found in the process.
     """
