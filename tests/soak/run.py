@@ -137,8 +137,8 @@ def main() -> int:
     found = list(findings(seen))
     load = {
         "length": f"{seen.seconds:.0f} s",
-        "short-lived Rubies": f"{seen.started}, {seen.started / seen.seconds * 60:.0f} a minute; a third here, "
-        "a third in each namespace",
+        "short-lived Rubies": f"{seen.started}, {seen.started / seen.seconds * 60:.0f} a minute; a third "
+        "here, a third in each namespace",
         "namespaces": f"{NAMESPACES}, pid and mount",
         "threads of one Ruby": "50",
         "CPU time of all processes": f"{seen.work:.0f} s in the last four fifths",

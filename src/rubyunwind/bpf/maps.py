@@ -218,7 +218,7 @@ class Map:
             self._update(key, values[index * size : (index + 1) * size])
 
     def discard_packed(self, keys: bytes) -> None:
-        """Remove those of len(keys) / key_size packed keys that are there, in one system call where it can."""
+        """Remove those of len(keys) / key_size packed keys that are there, in one system call if it can."""
         count, rest = divmod(len(keys), self.key_size)
         if rest:
             raise ValueError(f"map {self.name}: {len(keys)} bytes are no keys of {self.key_size} bytes")

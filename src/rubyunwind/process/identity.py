@@ -22,7 +22,7 @@ __all__ = [
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _HIDDEN = (
-    "; /proc is mounted with hidepid, which hides processes of other users: run as root, give CAP_SYS_PTRACE, "
+    "; /proc is mounted with hidepid, which hides processes of others: run as root, give CAP_SYS_PTRACE, "
     "or join the group that its gid option names"
 )
 # proc(5): with these, not even the directory of another user's process is there; words since Linux 5.8.

@@ -82,7 +82,7 @@ class Mapping:
 
 
 def parse_code(text: bytes) -> list[Mapping]:
-    """Parse those lines of a maps file that are of code, or of memory reserved behind it, which may become some.
+    """Parse those lines of a maps file that are of code, or of memory reserved for more of it.
 
     They are a quarter of the lines of a Ruby. A process that maps a million other regions has no more.
     """

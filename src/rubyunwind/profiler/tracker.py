@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["NO_RUBY", "TOO_MANY", "ProcessTracker"]
 
 TOO_MANY = (
-    "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those that "
-    "had to wait are counted as not registered yet"
+    "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those "
+    "that had to wait are counted as not registered yet"
 )
 NO_RUBY = "no Ruby was found in it; native frames only"
 
