@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
-from rubyunwind.process.kernel_clock import kernel_ns, offset_ns
+from rubyunwind.process.kernel_clock import offset_ns
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
 from rubyunwind.profiler.placement import place_ruby_frames, shown_frames
 from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
@@ -100,7 +100,7 @@ class Assembler:
         # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
         # when somebody sets the wall clock, times go on as they were.
         self.ahead = offset_ns()
-        self._epoch = time.time_ns() - kernel_ns(self.ahead)
+        self._epoch = time.time_ns() - time.monotonic_ns() + self.ahead
 
     def samples(self, batch: TraceBatch, between: Callable[[], None]) -> Samples:
         """Return the samples that a batch of traces describes. `between` is called between two stacks."""
