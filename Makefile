@@ -28,7 +28,7 @@ help:
 	@echo 'make test-kernels  the same on all that are known, arm64 too, with tables; half a minute each, once fetched'
 	@echo 'make truth     hold all samples against what Ruby itself prints: 2.7, 3.1, 3.3, 3.4; with tables; four minutes'
 	@echo 'make truth-built  the same on Rubies built from sources: with musl; ten minutes to build the first time'
-	@echo 'make soak      ten minutes of code that comes and goes, without one wrong frame (SOAK_SECONDS=300)'
+	@echo 'make soak      twenty minutes: an agent among processes that come and go, then code that does (SOAK_SECONDS=600)'
 	@echo 'make rails     record Redmine under load: at least 99 % of the stacks are whole'
 	@echo 'make wheels    build the package for amd64 and arm64, and the sdist, into dist/'
 	@echo 'make release-test  try them in bare Debian roots and other Pythons; some minutes'
@@ -100,11 +100,14 @@ truth-built:
 	@$(SETUP) test built
 	@PYTHONPATH=tests $(BIN)/python -m rubies.run $(BUILT_RUBIES)
 
-# Ten minutes in which code is loaded, removed, collected and moved: SOAK_SECONDS for each unwinder.
-SOAK_SECONDS ?= 300
+# An agent that samples everything while processes come and go; its table goes into docs/soak.md, unless
+# SOAK_ARGS says otherwise. Then as long code that is loaded, removed, collected and moved, under both unwinders.
+SOAK_SECONDS ?= 600
+SOAK_ARGS ?= --write
 soak:
 	@$(SETUP) test
-	@RUBYUNWIND_SOAK=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/live/test_reloading.py
+	@PYTHONPATH=tests $(BIN)/python -m soak.run --seconds $(SOAK_SECONDS) $(SOAK_ARGS)
+	@RUBYUNWIND_SOAK=$$(($(SOAK_SECONDS) / 2)) $(BIN)/python -m pytest tests/live/test_reloading.py
 
 # A real Rails application under load, in a root of its own.
 rails:

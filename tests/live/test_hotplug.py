@@ -1,118 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CPU that goes offline and comes online while a program is recorded. Each test brings it back."""
+"""CPUs that go offline and come online: each that is there is sampled, and nothing is lost."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from rubyunwind import Profiler, Sample
+from rubyunwind import Profiler
+from rubyunwind.abi import Counter as Counted
+from rubyunwind.bpf.cpus import online_cpus
 
-from .spinning import PATIENCE, spinning
+from .recorder import ruby, until
 
-# Few machines let it happen; run-tests.sh has guests that do.
 pytestmark = [pytest.mark.usefixtures("bpf"), pytest.mark.one_of_several]
 
-CPU = 1
-STATE = Path(f"/sys/devices/system/cpu/cpu{CPU}/online")
+RATE = 499
+LAST = max(online_cpus())
+SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST}/online")
+SPIN = "nil while true"
 
 
-def switch(online: bool) -> None:
-    STATE.write_text("1" if online else "0")
+@contextmanager
+def offline() -> Iterator[None]:
+    """Take the last CPU offline. A child brings it back, also when this process is killed."""
+    child = subprocess.Popen(
+        ["sh", "-c", f"echo 0 > {SWITCH} && echo off; cat; echo 1 > {SWITCH}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        went = child.stdout.readline() == b"off\n"
+        if went:
+            assert LAST not in online_cpus()
+            yield
+    finally:
+        child.stdin.close()
+        child.wait()
+        child.stdout.close()
+    if not went:
+        pytest.skip(f"CPU {LAST} cannot be taken offline here")
+
+
+def sampled_on(profiler: Profiler, cpu: int, count: int, pid: int) -> Counter[int]:
+    """Read until there are so many samples of a CPU; return the number of samples by CPU."""
+    found: Counter[int] = Counter()
+
+    def enough() -> bool:
+        # A CPU that was away takes a process away from its affinity, too: it is sent there again.
+        os.sched_setaffinity(pid, {cpu})
+        found.update(sample.cpu for sample in profiler.poll(0.05))
+        return found[cpu] >= count
+
+    until(enough, f"CPU {cpu} is not sampled")
+    return found
 
 
 @pytest.fixture(autouse=True)
-def cpu() -> Iterator[None]:
-    """Skip, with the reason, where CPU 1 cannot go offline; have it back in any case."""
-    if not STATE.exists():
-        pytest.skip(f"this machine has no CPU {CPU} that can go offline ({STATE} is missing)")
-    try:
-        switch(online=False)
-    except OSError as error:
-        pytest.skip(f"CPU {CPU} cannot go offline here: {error}")
-    finally:
-        if STATE.read_text().strip() == "0":
-            switch(online=True)
-    yield
-    if STATE.read_text().strip() == "0":
-        switch(online=True)
+def two_cpus() -> None:
+    if len(online_cpus()) < 2 or not os.access(SWITCH, os.W_OK):
+        pytest.skip("there is no CPU that can be taken offline")
 
 
-@pytest.fixture
-def program() -> Iterator[int]:
-    """A program that spins on CPU 1, as long as there is one: the kernel moves it away, and not back."""
-    with spinning("loops.rb", "while") as running:
-        yield running.pid
-
-
-def until(profiler: Profiler, holds: Callable[[Sample], bool]) -> list[Sample]:
-    """Poll until a sample is as asked; return all that came."""
-    samples: list[Sample] = []
-    end = time.monotonic() + PATIENCE
-    while not any(map(holds, samples)):
-        assert time.monotonic() < end, f"no such sample among {len(samples)}: {profiler.stats}"
-        samples += profiler.poll(0.1)
-    return samples
-
-
-def on(cpu: int, origin: str = "sampling") -> Callable[[Sample], bool]:
-    return lambda sample: sample.cpu == cpu and sample.origin == origin
-
-
-def test_a_cpu_that_goes_and_comes_back_is_sampled_before_and_after(program: int) -> None:
-    os.sched_setaffinity(program, {CPU})
-    with Profiler([program], rate=199) as profiler:
-        until(profiler, on(CPU))
+def test_a_cpu_that_goes_and_comes_back_is_sampled_before_and_after() -> None:
+    with ruby(SPIN) as program, Profiler([program.pid], rate=RATE) as profiler:
+        read = sum(sampled_on(profiler, LAST, 50, program.pid).values())
         for _ in range(2):
-            switch(online=False)
-            until(profiler, on(0))
-            end = time.monotonic() + PATIENCE
-            while CPU in profiler._traces.cpus:
-                assert time.monotonic() < end, "it was not noticed that the CPU went"
-                profiler.poll(0.1)
-            switch(online=True)
-            os.sched_setaffinity(program, {CPU})
-            until(profiler, on(CPU))
+            with offline():
+                first = min(online_cpus())
+                read += sum(sampled_on(profiler, first, 50, program.pid).values())
+            read += sum(sampled_on(profiler, LAST, 50, program.pid).values())
+        read += len(profiler.stop())
+        # What the ring of a CPU held when it went is read, too.
+        assert profiler.stats.lost == 0
+        assert profiler.stats.read == read == profiler.counters[Counted.SENT]
         assert profiler.notes == ()
-        assert profiler.stats.lost == 0
-        assert profiler._traces.cpus == profiler._reports.cpus >= {0, CPU}
 
 
-def test_a_cpu_that_is_back_before_anybody_looked_is_sampled(program: int) -> None:
-    os.sched_setaffinity(program, {CPU})
-    with Profiler([program], rate=199) as profiler:
-        until(profiler, on(CPU))
-        switch(online=False)
-        switch(online=True)
-        back = time.time_ns()
-        os.sched_setaffinity(program, {CPU})
-        until(profiler, lambda sample: sample.cpu == CPU and sample.timestamp > back)
+def test_a_cpu_that_was_away_for_a_moment_only_is_noticed() -> None:
+    with ruby(SPIN) as program, Profiler([program.pid], rate=RATE) as profiler:
+        sampled_on(profiler, LAST, 20, program.pid)
+        with offline():
+            pass
+        sampled_on(profiler, LAST, 50, program.pid)
 
 
-def test_a_cpu_that_was_offline_when_the_profiler_was_entered_is_sampled_once_it_comes(program: int) -> None:
-    switch(online=False)
-    with Profiler([program], rate=199, off_cpu=True) as profiler:
-        assert CPU not in profiler._traces.cpus
-        until(profiler, on(0))
-        switch(online=True)
-        os.sched_setaffinity(program, {CPU})
-        until(profiler, on(CPU))
-        os.sched_setaffinity(program, {0, CPU})
+def test_a_cpu_that_comes_online_after_the_start_is_sampled() -> None:
+    with ruby(SPIN) as program, ExitStack() as stack:
+        with offline():
+            profiler = stack.enter_context(Profiler([program.pid], rate=RATE))
+        sampled_on(profiler, LAST, 50, program.pid)
 
 
-def test_what_a_ring_held_when_its_cpu_went_is_read(program: int) -> None:
-    os.sched_setaffinity(program, {CPU})
-    with Profiler([program], rate=199) as profiler:
-        until(profiler, on(CPU))
-        time.sleep(0.3)  # nobody polls: what comes stays in the ring
-        switch(online=False)
-        switch(online=True)
-        gone = time.time_ns()
-        os.sched_setaffinity(program, {CPU})
-        samples = until(profiler, lambda sample: sample.cpu == CPU and sample.timestamp > gone)
-        assert [sample for sample in samples if sample.cpu == CPU and sample.timestamp < gone]
-        assert profiler.stats.lost == 0
+def test_threads_that_wait_are_told_of_on_a_cpu_that_came_back() -> None:
+    with ruby("sleep 0.005 while true") as program:
+        os.sched_setaffinity(program.pid, {LAST})
+        with Profiler([program.pid], rate=RATE, off_cpu="only") as profiler:
+            sampled_on(profiler, LAST, 10, program.pid)
+            with offline():
+                sampled_on(profiler, min(online_cpus()), 10, program.pid)
+            sampled_on(profiler, LAST, 50, program.pid)
+
+
+def test_descriptors_do_not_add_up() -> None:
+    with ruby(SPIN) as program, Profiler([program.pid], rate=RATE) as profiler:
+
+        def descriptors() -> int:
+            return len(list(Path("/proc/self/fd").iterdir()))
+
+        counts = []
+        for _ in range(3):
+            with offline():
+                sampled_on(profiler, min(online_cpus()), 20, program.pid)
+            sampled_on(profiler, LAST, 20, program.pid)
+            counts.append(descriptors())
+        assert counts[1] == counts[2]

@@ -81,6 +81,10 @@ class Process:
         self.former: tuple[Symbolizer, float] | None = None
         self.container: str | None = None
         self.sampled = self.ended = 0.0
+        self.gone = False
+
+    def executed(self) -> bool:
+        return self.gone
 
 
 class Tracker:
@@ -430,8 +434,11 @@ def test_looking_sooner_is_for_what_still_runs(bench: Bench) -> None:
     bench.tracker.process.symbolizer.ruby_frame = lambda *_: Named("unknown", "[gone]")  # type: ignore[method-assign]
     bench.sample(ruby(0xA))
     assert bench.assembler.unnamed == 1
-    bench.tracker.process.ended = 1.0
+    bench.tracker.process.gone = True
     bench.sample(ruby(0xB))
+    assert bench.assembler.unnamed == 1
+    bench.tracker.process.gone, bench.tracker.process.ended = False, 1.0
+    bench.sample(ruby(0xC))
     assert bench.assembler.unnamed == 1
 
 

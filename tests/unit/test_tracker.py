@@ -11,6 +11,7 @@ import pytest
 from rubyunwind.abi import FollowFlag
 from rubyunwind.errors import AttachError, BpfError
 from rubyunwind.process.identity import ProcessStatus
+from rubyunwind.profiler import budget as budget_module
 from rubyunwind.profiler import reports as reports_module
 from rubyunwind.profiler import tracker as tracker_module
 from rubyunwind.profiler.limits import Limits
@@ -55,6 +56,9 @@ class World:
     def monotonic(self) -> float:
         return self.now
 
+    def thread_time(self) -> float:
+        return self.now
+
     def count(self, what: str, pid: int) -> int:
         return self.log.count((what, pid))
 
@@ -77,7 +81,7 @@ class Process:
         self.refusal = None
         self.world.made.append(self)
 
-    def is_alive(self) -> bool:
+    def runs(self) -> bool:
         return self.pid in self.world.parents
 
     def inherit(self, parent: Process) -> None:
@@ -149,6 +153,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(tracker_module, "running_pids", world.running_pids)
     monkeypatch.setattr(tracker_module, "time", world)
     monkeypatch.setattr(reports_module, "time", world)
+    monkeypatch.setattr(budget_module, "time", world)
     return world
 
 
@@ -599,8 +604,8 @@ def test_reports_are_handled_for_a_while_and_the_rest_waits(world: World) -> Non
     world.look_takes = 0.03
     assert tracker.run() == 0.0
     assert tracker.pressure()["waiting"] == 40 - len(tracker.processes) > 30
-    for _ in range(20):
-        tracker.run()
+    for _ in range(200):
+        world.now += tracker.run()
     assert len(tracker.processes) == 40
     assert tracker.pressure()["waiting"] == 0
 
@@ -701,7 +706,53 @@ def test_a_reported_pid_that_already_is_another_process_is_that_one(world: World
     world.parents[5] = 1
     tracker, collection = make(everything=True)
     first = tracker.add(5)
-    cast("Any", first).is_alive = lambda: False
+    cast("Any", first).runs = lambda: False
     collection.report(5)
     tracker.run()
     assert tracker.processes[5] is not first
+
+
+def test_a_flood_of_processes_takes_a_quarter_of_the_time_and_is_noted(world: World) -> None:
+    tracker, collection = make(everything=True)
+    world.look_takes = 0.005
+    began, pid, worked = world.now, 100, 0.0
+    while world.now < began + 20:
+        for _ in range(50):  # more than can be looked at
+            pid += 1
+            world.parents[pid] = 1
+            collection.report(pid)
+        before = world.now
+        wait = tracker.run()
+        worked += world.now - before
+        world.now += max(wait, 0.001)
+    assert 0.2 <= worked / (world.now - began) <= 0.3
+    assert tracker.pressure()["waiting"] > 1000
+    assert tracker_module.TOO_MANY in tracker.notes()
+
+
+def test_what_is_known_is_looked_at_in_a_flood_too(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make(everything=True)
+    tracker.add(5)
+    world.look_takes = 0.2
+    for pid in range(100, 110):
+        world.parents[pid] = 1
+        collection.report(pid)
+        tracker.run()
+    assert tracker.pressure()["waiting"] > 0
+    del world.parents[5]
+    collection.report(5)
+    tracker.run()
+    assert 5 not in tracker.processes
+
+
+def test_a_machine_full_of_processes_is_looked_at_at_once(world: World) -> None:
+    tracker, collection = make(everything=True)
+    world.look_takes = 0.002
+    for pid in range(100, 200):
+        world.parents[pid] = 1
+        collection.report(pid)
+    for _ in range(4):
+        tracker.run()
+    assert len(tracker.processes) == 100
+    assert not tracker.notes()

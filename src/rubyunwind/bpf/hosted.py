@@ -137,6 +137,9 @@ class _HostKernel:
             value = bytes(ffi.buffer(ffi.new("host_map **", inner)))
         return int(lib.host_map_update(target, key, value, flags))
 
+    def bpf_map_delete_batch(self, number: int, keys: bytes, count: Any, options: Any) -> int:
+        return -errno.EOPNOTSUPP
+
     def bpf_map_delete_elem(self, number: int, key: bytes) -> int:
         return int(lib.host_map_delete(self._maps[number], key))
 

@@ -217,6 +217,18 @@ class Map:
             key = keys[index * self.key_size : (index + 1) * self.key_size]
             self._update(key, values[index * size : (index + 1) * size])
 
+    def discard_packed(self, keys: bytes) -> None:
+        """Remove those of len(keys) / key_size packed keys that are there, in one system call if it can."""
+        count, rest = divmod(len(keys), self.key_size)
+        if rest:
+            raise ValueError(f"map {self.name}: {len(keys)} bytes are no keys of {self.key_size} bytes")
+        done = ffi.new("uint32_t *", count)
+        if not count or not self._lib.bpf_map_delete_batch(self.fd, keys, done, ffi.NULL):
+            return
+        # No batches here, or one was not there.
+        for at in range(0, len(keys), self.key_size):
+            self.discard(keys[at : at + self.key_size])
+
     def fill(self, values: bytes | bytearray | memoryview, first: int = 0) -> None:
         """Write packed values to an array, from `first` on: by mmap where the map allows, else batch."""
         count, rest = divmod(len(values), self.value_size)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from functools import lru_cache
 
 __all__ = ["container_of", "parse_cgroup"]
 
@@ -25,6 +26,7 @@ _MONITOR = re.compile(r"(?:crio|libpod)-conmon-")
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 
+@lru_cache(maxsize=256)
 def parse_cgroup(text: str) -> str | None:
     """Return the id of the innermost container in a /proc/PID/cgroup file, of v1 or v2; None: it has none.
 
@@ -51,7 +53,12 @@ def parse_cgroup(text: str) -> str | None:
 def container_of(pid: int) -> str | None:
     """Return the id of the container that a process is in; None if it is in none, or has ended."""
     try:
-        with Path(f"/proc/{pid}/cgroup").open("rb") as file:
-            return parse_cgroup(file.read(_MOST).decode("utf-8", "surrogateescape"))
+        fd = os.open(f"/proc/{pid}/cgroup", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        return parse_cgroup(os.read(fd, _MOST).decode("utf-8", "surrogateescape"))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -21,6 +21,13 @@ __all__ = [
 ]
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
+_HIDDEN = (
+    "; /proc is mounted with hidepid, which hides processes of others: run as root, give CAP_SYS_PTRACE, "
+    "or join the group that its gid option names"
+)
+# proc(5): with these, not even the directory of another user's process is there; words since Linux 5.8.
+_HIDING = ("hidepid=2", "hidepid=invisible", "hidepid=4", "hidepid=ptraceable")
+_MOST_STAT = 4096  # bytes; 52 numbers and a name of 15 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,11 @@ def parse_status(pid: int, text: bytes) -> ProcessStatus:
 
 
 def _stat(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/stat").read_bytes()
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _MOST_STAT)
+    finally:
+        os.close(fd)
 
 
 def read_status(pid: int) -> ProcessStatus:
@@ -110,10 +121,22 @@ def read_status(pid: int) -> ProcessStatus:
         return parse_status(pid, _stat(pid)) if status.ended else status
     except (FileNotFoundError, ProcessLookupError):
         raise AttachError(
-            f"process {pid}: no such process (look at `ps`; in a container, pids are those seen from here)"
+            f"process {pid}: no such process (look at `ps`; in a container, pids are those seen from here"
+            f"{_HIDDEN if _proc_hides() else ''})"
         ) from None
     except PermissionError:
         raise AttachError(f"process {pid}: /proc hides it from this user; run as root") from None
+
+
+def _proc_hides() -> bool:
+    """Whether /proc is mounted so that it does not show a user the processes of others."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    # The last one mounted there is the one that is seen.
+    options = [fields[3] for line in mounts if (fields := line.split())[1:3] == ["/proc", "proc"]]
+    return bool(options) and any(option in _HIDING for option in options[-1].split(","))
 
 
 def threads(pid: int) -> list[int]:

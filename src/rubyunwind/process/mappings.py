@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +25,7 @@ __all__ = [
     "open_below",
     "open_in_root",
     "open_mapped",
+    "parse_code",
     "parse_mappings",
     "read_mappings",
     "read_maps",
@@ -32,6 +35,14 @@ MAX_FILE_SIZE = 4 << 30
 """Largest mapped file that is opened, in bytes: far above any real program with its debug sections."""
 
 _DELETED = b" (deleted)"
+
+# Lines of what can be executed, each with those behind it of what is no file and may not be touched.
+_CODE = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ ..x.*(?:\n[0-9a-f]+-[0-9a-f]+ ---. 0+ 00:00 0\b.*){0,16}", re.MULTILINE
+)
+
+# Bytes asked for at a time; the kernel gives a page or some.
+_PIECE = 1 << 16
 
 # openat2(2), Linux 5.6: the same number on every architecture, and glibc 2.36 has no wrapper for it.
 _SYS_OPENAT2 = 437
@@ -70,6 +81,14 @@ class Mapping:
         return (self.device, self.inode, self.path)
 
 
+def parse_code(text: bytes) -> list[Mapping]:
+    """Parse those lines of a maps file that are of code, or of memory reserved for more of it.
+
+    They are a quarter of the lines of a Ruby. A process that maps a million other regions has no more.
+    """
+    return parse_mappings(b"\n".join(_CODE.findall(text)))
+
+
 def parse_mappings(text: bytes) -> list[Mapping]:
     """Parse the contents of a maps file. A line that is cut short, or is of another form, is left out."""
     mappings = []
@@ -83,22 +102,27 @@ def parse_mappings(text: bytes) -> list[Mapping]:
 
 def _mapping(fields: list[bytes]) -> Mapping:
     start, _, end = fields[0].partition(b"-")
-    major, _, minor = fields[3].partition(b":")
+    return Mapping(int(start, 16), int(end, 16), *_region(*fields[1:]))
+
+
+@lru_cache(maxsize=4096)
+def _region(
+    flags: bytes, offset: bytes, device: bytes, inode: bytes, name: bytes = b""
+) -> tuple[bool, bool, bool, int, int, int, str, bool]:
+    """Return the fields of a Mapping behind its addresses: the same in all processes that map a file."""
+    major, _, minor = device.partition(b":")
     # In this file the kernel escapes a newline and nothing else: a backslash is just a backslash.
-    name = fields[5].replace(b"\\012", b"\n") if len(fields) == 6 else b""
+    name = name.replace(b"\\012", b"\n")
     deleted = name.startswith(b"/") and name.endswith(_DELETED)
-    flags = fields[1]
-    return Mapping(
-        start=int(start, 16),
-        end=int(end, 16),
-        readable=flags[0:1] == b"r",
-        writable=flags[1:2] == b"w",
-        executable=flags[2:3] == b"x",
-        offset=int(fields[2], 16),
-        device=os.makedev(int(major, 16), int(minor, 16)),
-        inode=int(fields[4]),
-        path=os.fsdecode(name.removesuffix(_DELETED) if deleted else name),
-        deleted=deleted,
+    return (
+        flags[0:1] == b"r",
+        flags[1:2] == b"w",
+        flags[2:3] == b"x",
+        int(offset, 16),
+        os.makedev(int(major, 16), int(minor, 16)),
+        int(inode),
+        os.fsdecode(name.removesuffix(_DELETED) if deleted else name),
+        deleted,
     )
 
 
@@ -113,7 +137,11 @@ def read_mappings(pid: int) -> list[Mapping]:
 def read_maps(pid: int) -> bytes:
     """Return what the maps file of `pid` says. Raises as read_mappings does."""
     try:
-        return Path(f"/proc/{pid}/maps").read_bytes()
+        fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(fd, _PIECE), b""))
+        finally:
+            os.close(fd)
     except (FileNotFoundError, ProcessLookupError):
         raise AttachError(f"process {pid}: no such process (it may have just exited)") from None
     except PermissionError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
+from rubyunwind.process.kernel_clock import offset_ns
 from rubyunwind.profiler.coroutines import without_what_precedes
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
 from rubyunwind.profiler.placement import place_ruby_frames, shown_frames
@@ -104,8 +105,10 @@ class Assembler:
         # Nobody else keeps a process that has ended: what was named of it goes with it.
         self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
         self._kept = 0  # frames in them, or more
-        # Both clocks tick alike; their distance places the kernel's times in unix time.
-        self._epoch = time.time_ns() - time.monotonic_ns()
+        # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
+        # when somebody sets the wall clock, times go on as they were.
+        self.ahead = offset_ns()
+        self._epoch = time.time_ns() - time.monotonic_ns() + self.ahead
 
     def samples(self, batch: TraceBatch) -> Samples:
         """Return the samples that a batch of traces describes."""
@@ -190,8 +193,8 @@ class Assembler:
         return trace.pid, digest.digest()
 
     def stack(self, trace: Trace, sampled: int | None = None) -> SampledStack:
-        """Return the stack of a trace, every frame named. It was there at `sampled` (monotonic ns), or is."""
-        seen = sampled / 1e9 if sampled is not None else None
+        """Return the stack of a trace, every frame named. It was there at `sampled` (kernel's ns), or is."""
+        seen = (sampled + self.ahead) / 1e9 if sampled is not None else None
         process = self._tracker.get(trace.pid, seen if self._tracker.reused(trace.pid) else None)
         of = self.key(trace)
         now = time.monotonic()
@@ -328,8 +331,9 @@ class Assembler:
         before = symbolizer.replaced
         frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry, sampled)
         # Of one that has ended nothing can be had by looking sooner.
-        gone = process.ended or symbolizer is not process.symbolizer
-        self.unnamed += not gone and (frame.kind == "unknown" or symbolizer.replaced != before)
+        if frame.kind == "unknown" or symbolizer.replaced != before:
+            gone = process.ended or symbolizer is not process.symbolizer or process.executed()
+            self.unnamed += not gone
         return frame
 
     @staticmethod

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from rubyunwind.elf.ids import build_id, file_id
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError, RubyUnwindError
 from rubyunwind.profiler.sample import Frame
-from rubyunwind.ruby.image import may_define_ruby
+from rubyunwind.ruby.image import may_define_ruby, read_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.image import ProcessImage
     from rubyunwind.process.mappings import Mapping
+    from rubyunwind.ruby.image import RubyImage
 
 __all__ = ["FileCache", "FileKey", "MappedFile", "is_code"]
 
@@ -49,6 +51,7 @@ class MappedFile:
         self._entries: dict[int, int] = {}
         self._debug_symbols: SymbolTable | None = None
         self._debug_file_was_sought = False
+        self._ruby: RubyImage | None = None
         self._starts: list[int] | None = None
         self._frames: dict[int, Frame] = {}
         self._called: list[tuple[int, int, str]] = []
@@ -61,6 +64,16 @@ class MappedFile:
     def may_define_ruby(self) -> bool:
         """Whether Ruby's version is among its names."""
         return may_define_ruby(self.elf)
+
+    def ruby_image(self, mapping: Mapping) -> RubyImage | None:
+        """Return what Ruby's detection needs of the file, as mapped there; None if it cannot be read."""
+        try:
+            if self._ruby is None:
+                self._ruby = read_image(self.elf, mapping)
+            bias = self.elf.load_bias(mapping.start, mapping.offset, executable=mapping.executable)
+        except (DecodeError, OSError):
+            return None
+        return replace(self._ruby, bias=bias, path=mapping.path)
 
     def frame(self, address: int) -> Frame:
         """Return the native frame for an ELF virtual address."""

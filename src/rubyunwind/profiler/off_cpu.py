@@ -16,6 +16,7 @@ from rubyunwind.abi import (
     Trace,
     decode_trace,
 )
+from rubyunwind.process.kernel_clock import kernel_ns
 from rubyunwind.profiler.sample import Switches
 
 if TYPE_CHECKING:
@@ -112,10 +113,11 @@ class ThreadsAway:
             return
         # Those of the last look stay for one more: their traces may be under way.
         before, self._named = self._named, {}
+        now = kernel_ns(self._assembler.ahead)
         for tid, thread in self._threads():
             which = (tid, thread.since)
             known = before.get(which)
-            if known is None and begin * 1e9 - thread.since > _LONG_NS:
+            if known is None and now - thread.since > _LONG_NS:
                 known = self._name(tid, thread)
             if known is not None:
                 self._named[which] = known
@@ -136,7 +138,7 @@ class ThreadsAway:
 
         For when the program for switches does not run any more: what comes back then is not noticed.
         """
-        now = time.monotonic_ns()
+        now = kernel_ns(self._assembler.ahead)
         found = []
         for tid, thread in self._threads():
             trace = self._trace(tid, thread)

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rubyunwind._native import ffi
 from rubyunwind.abi import (
     JIT_FILE_ID,
     PROG_UNWIND_NATIVE,
     PROG_UNWIND_RUBY,
-    NativeMapping,
     OffsetRange,
+    PIDPage,
     PIDPageMappingInfo,
     encode_bias_and_unwind_program,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.files import FileCache, FileKey, MappedFile
     from rubyunwind.profiler.native_tables import NativeTables, TracerMaps
     from rubyunwind.ruby.detect import RubyRuntime
+    from rubyunwind.ruby.image import RubyImage
 
 __all__ = ["LOOPS", "InterpreterLoop", "ProfiledProcess"]
 
@@ -49,6 +51,10 @@ LOOPS = ("interpreter_offsets", "interpreter_cold_offsets")
 
 # Mappings of code that a process has at most: a Ruby with all its extensions has a few hundred.
 _MOST_CODE = 4096
+
+# Seconds between looks for the container that a process is in; one that has just executed a program was
+# moved there just before.
+_PLACED = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -91,22 +97,17 @@ class ProfiledProcess:
         self._has_chain, self._has_walker = "progs" in self._maps, _WALKERS in self._maps
         self._files = files
         self._tables = tables
-        self._entries: set[_Entry] = set()
+        self._entries: dict[_Entry, bytes] = {}  # and the keys of its pages, packed
         self._held: set[FileKey] = set()
         self._seen: list[Mapping] = []
         self.since = self.sampled = time.monotonic()
         self.ended = 0.0
         self.container: str | None = None
+        self._placed = 0.0  # when that was looked up
         self.left_out = 0
         self._key = pid.to_bytes(4, "little")
-        self._image = image or LiveProcess(pid)
         self._probe = 0
-        try:
-            if image is None:
-                self._probe = self._first_address()
-        except BaseException:
-            self._image.close()
-            raise
+        self._image = image or self._restarted()
 
     def announce(self) -> None:
         """Let the kernel side know the process, before anything of it is registered.
@@ -123,13 +124,15 @@ class ProfiledProcess:
 
         Raises RubyUnwindError when the process has ended.
         """
-        if self._executed():
+        if self.executed():
             self._restart()
         if self.identity is not None:
-            self.container = container_of(self.pid)
+            now = time.monotonic()
+            if now - self._placed > _PLACED or not self._seen:
+                self.container, self._placed = container_of(self.pid), now
             if self._seen and not self._ruby_is_early() and not self._image.changed():
                 return False
-        mappings = self._image.mappings()
+        mappings = self._image.code()
         code = [mapping for mapping in mappings if is_code(mapping)]
         self.left_out = max(0, len(code) - _MOST_CODE)
         del code[_MOST_CODE:]
@@ -146,7 +149,7 @@ class ProfiledProcess:
 
         Finding Ruby takes longer than many a child lives.
         """
-        code = [mapping for mapping in self._image.mappings() if is_code(mapping)]
+        code = [mapping for mapping in self._image.code(again=False) if is_code(mapping)]
         if not code or code != parent._seen:
             return
         self.container = parent.container
@@ -162,9 +165,8 @@ class ProfiledProcess:
 
     def forget(self) -> None:
         """Remove everything the kernel side knows of the process."""
-        for start, end, _, _ in self._entries:
-            self._unset(start, end)
-        self._maps[_CHAINS].pop(pid_page_key(self.pid), None)
+        self._unset(list(self._entries.values()))
+        self._maps[_CHAINS].discard(pid_page_key(self.pid))
         self._entries.clear()
         self._hold(set())
         self._forget_ruby()
@@ -173,8 +175,12 @@ class ProfiledProcess:
         """Close the image. Names found so far stay. Twice is harmless."""
         self._image.close()
 
-    def _executed(self) -> bool:
-        """Whether exec has replaced the program: the memory that was opened before is gone then."""
+    def runs(self) -> bool:
+        """Whether it is still the process that was registered, and has not ended."""
+        return not self.executed() or (self.identity is not None and self.identity.is_alive())
+
+    def executed(self) -> bool:
+        """Whether exec has replaced the program (or it has ended): the memory that was opened is gone."""
         if self.identity is None:  # an image that was given stays what it is
             return False
         try:
@@ -187,8 +193,7 @@ class ProfiledProcess:
         self.forget()
         self.announce()
         self._image.close()
-        self._image = LiveProcess(self.pid)
-        self._probe = self._first_address()
+        self._image = self._restarted()
         self._seen = []
         if self.symbolizer is not None:
             self.former = (self.symbolizer, time.monotonic())
@@ -237,42 +242,39 @@ class ProfiledProcess:
         if code is not None:
             packed = encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE)
             wanted.add((code.start, code.end, JIT_FILE_ID | self._tables.rule_id(code.rule), packed))
-        if wanted == self._entries:
+        if wanted == self._entries.keys():
             return False
         self._replace_entries(wanted)
         return True
 
     def _replace_entries(self, wanted: set[_Entry]) -> None:
-        for start, end, _, _ in self._entries - wanted:
-            self._unset(start, end)
-        fresh = wanted - self._entries
-        self._entries = wanted  # before they are there: whoever takes them out finds those that are
-        for start, end, file_id, packed in fresh:
-            self._set(start, end, file_id, packed)
-
-    def _set(self, start: int, end: int, file_id: int, packed: int) -> None:
-        """Say what a mapping is, to the chain and to the walker, whichever is loaded."""
-        keys = pid_page_keys(self.pid, start, end)
+        self._unset([keys for entry, keys in self._entries.items() if entry not in wanted])
+        fresh = [entry for entry in wanted if entry not in self._entries]
+        keys = {entry: self._entries.get(entry) or self._keys(*entry[:2]) for entry in wanted}
+        self._entries = keys  # before they are there: whoever takes them out finds those that are
+        # To the chain and to the walker, whichever is loaded. Built as C arrays: a mirror object for each
+        # would cost more than the system calls.
         if self._has_chain:
-            value = bytes(PIDPageMappingInfo(file_id=file_id, bias_and_unwind_program=packed))
-            self._maps[_CHAINS].update_packed(b"".join(keys), value * len(keys))
+            self._set(_CHAINS, fresh, ffi.new("PIDPageMappingInfo[]", [entry[2:] for entry in fresh]))
         if self._has_walker:
-            place = self._tables.place_of(file_id)
-            mapping = NativeMapping(
-                start=start,
-                end=end,
-                file_id=file_id,
-                bias_and_unwind_program=packed,
-                text_from=place.text_from,
-                pages_first=place.pages_first,
-                pages_count=place.pages_count,
-            )
-            self._maps[_WALKERS].update_packed(b"".join(keys), bytes(mapping) * len(keys))
+            mappings = [(*entry, *self._tables.place_of(entry[2])) for entry in fresh]
+            self._set(_WALKERS, fresh, ffi.new("NativeMapping[]", mappings))
 
-    def _unset(self, start: int, end: int) -> None:
+    def _keys(self, start: int, end: int) -> bytes:
+        return b"".join(pid_page_keys(self.pid, start, end))
+
+    def _set(self, name: str, entries: list[_Entry], values: Any) -> None:
+        """Say what each mapping is."""
+        size = self._maps[name].value_size
+        raw = bytes(ffi.buffer(values))
+        keys = [self._entries[entry] for entry in entries]
+        counts = [len(packed) // PIDPage.size for packed in keys]
+        repeated = [raw[at * size : (at + 1) * size] * count for at, count in enumerate(counts)]
+        self._maps[name].update_packed(b"".join(keys), b"".join(repeated))
+
+    def _unset(self, keys: list[bytes]) -> None:
         for name in (_CHAINS,) * self._has_chain + (_WALKERS,) * self._has_walker:
-            for key in pid_page_keys(self.pid, start, end):
-                self._maps[name].discard(key)
+            self._maps[name].discard_packed(b"".join(keys))
 
     def _ruby_is_early(self) -> bool:
         """Whether Ruby was found so early in its start that not everything could be read yet."""
@@ -292,6 +294,7 @@ class ProfiledProcess:
                 mappings,
                 self._image.memory,
                 open_elf=self._image.open,
+                read=self._ruby_image if self.identity is not None else None,
                 assume_version=self._force_version,
                 context=self._context,
                 search=self._search,
@@ -307,7 +310,7 @@ class ProfiledProcess:
         if ruby is None or ruby == self.ruby:
             return False
         file = self._file_of(ruby.mapping)
-        if self._executed():  # or it ended: what was read on the way is not to be believed
+        if self.executed():  # or it ended: what was read on the way is not to be believed
             return False
         self._register_ruby(ruby)
         # A core may hold the interpreter's memory and nothing of its file: no native frame leads there then.
@@ -335,6 +338,11 @@ class ProfiledProcess:
             self._maps[name][key] = bytes(value)
         return InterpreterLoop(file_id, *parts[0], cold=parts[1] if len(parts) > 1 else None)
 
+    def _ruby_image(self, mapping: Mapping) -> RubyImage | None:
+        """Return what is needed of a file with Ruby in it: read once, and placed where it is mapped here."""
+        file = self._file_of(mapping)
+        return file.ruby_image(mapping) if file is not None and file.may_define_ruby else None
+
     def _file_of(self, mapping: Mapping) -> MappedFile | None:
         return self._files.open(self._image, mapping)
 
@@ -342,9 +350,14 @@ class ProfiledProcess:
         for name in ("ruby_procs", "ruby_vms", "ruby_tls"):
             self._maps[name].pop(self._key, None)
 
-    def _first_address(self) -> int:
-        """Return an address that can be read as long as the process runs its present program."""
-        for mapping in self._image.mappings():
-            if mapping.readable:
-                return mapping.start
-        raise AttachError(f"process {self.pid} has no memory: it has ended, or is a kernel thread")
+    def _restarted(self) -> LiveProcess:
+        """Open the process as it is now, and note where its program's memory begins."""
+        image = LiveProcess(self.pid)
+        try:
+            self._probe = image.first_address()
+            if not self._probe:
+                raise AttachError(f"process {self.pid} has no memory: it has ended, or is a kernel thread")
+        except BaseException:
+            image.close()
+            raise
+        return image

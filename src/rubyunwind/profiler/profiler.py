@@ -25,7 +25,7 @@ from rubyunwind.profiler.off_cpu import OffCPU, ThreadsAway, switches
 from rubyunwind.profiler.reasons import TRUNCATIONS
 from rubyunwind.profiler.sample import Sample, Totals
 from rubyunwind.profiler.samples import Samples
-from rubyunwind.profiler.ticks import Ticks, rate_in_force
+from rubyunwind.profiler.ticks import Ticks, out_of_step, rate_in_force
 from rubyunwind.profiler.tracer import OFF_CPU_EXIT, entry_of, load_tracer, off_cpu_of, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 from rubyunwind.ruby.layouts import known_version
@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["Profiler"]
 
 # Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked
-# for): a wake-up for each would cost the sampled program several microseconds.
+# for): a wake-up for each would cost the sampled program several microseconds. Unless they come more seldom
+# than the timer ticks: then each is named at once, and nobody is woken for nothing.
 _NO_WAKE_UPS = 1 << 20
 # Seconds between looks at the rings. Names of Ruby code are read from the process, so where code does not
 # live that long (an `eval` at each request) we look more often, for some seconds after it was last seen.
 _PERIOD, _SHORT_PERIOD = 0.025, 0.002
 _HURRY = 5.0
+# And where nothing is expected but what the kernel wakes us for.
+_LONG_PERIOD = 0.25
 # Seconds between looks at the rings while records are worked on, and how long a call may go on with it: then
 # it ends with what it has taken.
 _SHORTEST_TAKE, _LONGEST_WORK = 0.001, 0.25
@@ -119,9 +122,13 @@ class Profiler:
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
         self._guard = Guard("the Profiler", self._check_resource, self._release)
-        self._due = self._hurry_until = self._taken = 0.0
+        self._due = self._look_due = self._hurry_until = self._taken = 0.0
         self._unnamed = 0
-        self._period = _PERIOD
+        self._prompt = self._off_cpu is None and rate * len(online_cpus()) * _PERIOD <= 1
+        self._short, self._period, self._long = (
+            out_of_step(period, rate) for period in (_SHORT_PERIOD, _PERIOD, _LONG_PERIOD)
+        )
+        self._period_set = self._period
         self._started = False
 
     def __enter__(self) -> Profiler:
@@ -134,13 +141,13 @@ class Profiler:
             maps = self._collection.maps
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
-            self._timer = stack.enter_context(Timer(_PERIOD))
+            self._timer = stack.enter_context(Timer(self._period))
             self._guard.wake = self._timer.wake
             self._traces = stack.enter_context(
                 PerfBuffer(
                     maps["trace_events"],
                     pages=trace_pages(len(online_cpus())),
-                    wakeup_events=_NO_WAKE_UPS,
+                    wakeup_events=1 if self._prompt else _NO_WAKE_UPS,
                     grouped=True,
                 )
             )
@@ -151,6 +158,7 @@ class Profiler:
                 self._collection,
                 children=self._children,
                 everything=self._all,
+                rate=self._rate,
                 force_version=self._force_version,
                 without=() if self._include_self or not self._all else (os.getpid(),),
                 limits=limits_by_descriptors() if self._all else Limits(),
@@ -314,25 +322,33 @@ class Profiler:
     def _work(self) -> Samples:
         self._timer.clear()
         self._hotplug.look()
-        self._reports.consume()
+        reported = self._reports.consume() > 0
         self._reports.records()
-        self._traces.consume()
-        samples, wait = self._named()
+        traces = self._traces.consume()
+        if not (reported or traces or self._away) and time.monotonic() < self._look_due:
+            now = time.monotonic()
+            self._due = min(self._look_due, now + self._pace(self._look_due - now))
+            return Samples()  # as most of the time on a quiet machine
+        samples, wait = self._named(reported)
         self._malformed = self._traces.malformed
-        self._due = time.monotonic() + min(wait, self._pace())
+        now = time.monotonic()
+        self._look_due = now + wait
+        self._due = now + min(wait, self._pace(wait))
         return samples
 
-    def _named(self) -> tuple[Samples, float]:
+    def _named(self, reported: bool) -> tuple[Samples, float]:
         """Take the traces out of the rings and name them, and again those that came meanwhile.
 
         Also returns the seconds until the processes are to be looked at again.
         """
         end = time.monotonic() + _LONGEST_WORK
         samples = Samples()
+        first = True
         while True:
             # Processes first: what they have just mapped is missed by every sample until it is registered,
             # and one that has just started has names only when it is looked at again.
-            wait = self._tracker.run()
+            wait = self._tracker.run(reported or not first)
+            first = False
             if self._away is not None:
                 self._away.look()
             self._take()
@@ -357,15 +373,21 @@ class Profiler:
             self._traces.consume()
             self._taken = now
 
-    def _pace(self) -> float:
-        """Return the seconds until the next look at the rings, and set the timer to it."""
+    def _pace(self, wait: float) -> float:
+        """Return the seconds until the next look at the rings, and set the timer to it.
+
+        `wait` is when the processes are to be looked at.
+        """
         now = time.monotonic()
         if self._assembler.unnamed != self._unnamed:
             self._unnamed = self._assembler.unnamed
             self._hurry_until = now + _HURRY
-        period = _SHORT_PERIOD if now < self._hurry_until else _PERIOD
-        if period != self._period:
-            self._period = period
+        if self._prompt:
+            period = self._period if wait < self._long else self._long
+        else:
+            period = self._short if now < self._hurry_until else self._period
+        if period != self._period_set:
+            self._period_set = period
             self._timer.set_period(period)
         return period
 

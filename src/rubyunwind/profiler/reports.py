@@ -23,7 +23,7 @@ class Reports:
 
     def __init__(self, maps: Mapping[str, Map]) -> None:
         self._maps = maps
-        self._waiting: dict[int, None] = {}  # in the order in which they came
+        self._waiting: dict[int, bool] = {}  # whether it was only forked; in the order in which they came
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -35,27 +35,22 @@ class Reports:
         events = self._maps["pid_events"]
         for key in list(iter(events)):  # a list of the map itself would count it first, call by call
             events.pop(key, None)
-            self._waiting[int.from_bytes(key, "little")] = None
+            # Those that were sampled before those that have only been forked.
+            self._waiting[int.from_bytes(key, "little")] = key not in self._maps["reported_pids"]
 
     def handle(self, look: Callable[[int], bool], known: Container[int], seconds: float) -> None:
-        """Call `look` for a while; what returns False is not to be reported again for 30 s.
+        """Call `look` for so much CPU time; what returns False is not to be reported again for 30 s.
 
-        Those that are known come first, as what is known of them does not hold any more, then those that
-        were sampled, then those that have only been forked.
+        Those that are known come first, as what is known of them does not hold any more, and all of them.
+        Then come those that were sampled, then those that have only been forked.
         """
-        end = time.monotonic() + seconds
-
-        def urgency(pid: int) -> int:
-            if pid in known or len(self._waiting) == 1:
-                return 0
-            return 1 if _key(pid) in self._maps["reported_pids"] else 2
-
-        for pid in sorted(self._waiting, key=urgency):
+        end = time.thread_time() + seconds
+        for pid in sorted(self._waiting, key=lambda pid: (pid not in known, self._waiting[pid])):
+            if pid not in known and time.thread_time() >= end:
+                break
             del self._waiting[pid]
             if look(pid):
                 self.let_through(pid)
-            if time.monotonic() > end:
-                break
 
     def let_through(self, pid: int) -> None:
         """Have a process reported again as soon as there is something to say of it."""

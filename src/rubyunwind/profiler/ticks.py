@@ -19,9 +19,11 @@ from rubyunwind.errors import BpfError
 if TYPE_CHECKING:
     from rubyunwind.bpf.program import Program
 
-__all__ = ["RATE_LIMIT", "Ticks", "rate_in_force"]
+__all__ = ["RATE_LIMIT", "Ticks", "out_of_step", "rate_in_force"]
 
 RATE_LIMIT = Path("/proc/sys/kernel/perf_event_max_sample_rate")
+# The part of a period that is farthest from any simple fraction.
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 def rate_in_force(rate: int, path: Path = RATE_LIMIT) -> int:
@@ -30,6 +32,18 @@ def rate_in_force(rate: int, path: Path = RATE_LIMIT) -> int:
         return min(rate, int(path.read_text()))
     except (OSError, ValueError):
         return rate
+
+
+def out_of_step(period: float, rate: int) -> float:
+    """Return about that many seconds, but such that what is done with that period meets ticks by chance only.
+
+    Where one is a multiple of the other all ticks find the CPU at the same work, or none: we would hide
+    what else runs behind our own wake-ups.
+    """
+    ticks = period * rate
+    if ticks >= 0.5:
+        return max(round(ticks - _GOLDEN) + _GOLDEN, _GOLDEN) / rate
+    return 1 / (rate * (round(1 / ticks - _GOLDEN) + _GOLDEN))
 
 
 class Ticks:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rubyunwind.abi import FollowFlag
 from rubyunwind.errors import BpfError, RubyUnwindError
 from rubyunwind.process.identity import descendants, read_status, running_pids
+from rubyunwind.profiler.budget import Budget
 from rubyunwind.profiler.code_registry import CodeRegistry
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
@@ -22,13 +23,19 @@ if TYPE_CHECKING:
 
     from rubyunwind.profiler.native_tables import TracerMaps
 
-__all__ = ["NO_RUBY", "ProcessTracker"]
+__all__ = ["NO_RUBY", "TOO_MANY", "ProcessTracker"]
 
+TOO_MANY = (
+    "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those "
+    "that had to wait are counted as not registered yet"
+)
 NO_RUBY = "no Ruby was found in it; native frames only"
 
 # A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
-# that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples.
+# that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples, and
+# sooner than the next sample nobody needs to know: a look at half the time between two suffices.
 _SOONEST, _LATEST = 0.004, 1.0
+_OF_A_TICK = 0.5
 # Processes that have ended, kept for traces that are still on their way and for what is to be said of them.
 _ENDED = 64
 # Seconds between looks for what was left behind.
@@ -40,6 +47,12 @@ _LONGEST = 0.1
 # A look that takes long (a process may map what it likes) is followed by a pause of so many times its length.
 _PAUSE = 20
 
+# Processes that come and go may take a quarter of the time of one CPU, and half a second at once: a machine
+# full of them when it begins. A fork bomb gets no more. It goes on when so much may be done at a stretch.
+_SHARE, _BURST, _STRETCH = 0.25, 0.5, 0.01
+# So often used up is no machine that was full when it began.
+_OFTEN = 20
+
 _log = logging.getLogger(__name__)
 # Nothing is said to those who have not set up logging: notes and stats say it, too.
 logging.getLogger("rubyunwind").addHandler(logging.NullHandler())
@@ -50,8 +63,8 @@ class ProcessTracker:
 
     With `children`, processes that a known one forks are taken in. With `everything`, all that run are, once
     they are sampled, but those of `without`; where there are more than `limits` allow, those go that were
-    sampled least lately. `pressure` counts those, and what the kernel's tables could not take. With
-    `force_version` every Ruby is taken for that release.
+    sampled least lately. `rate` is how often a second a thread is sampled. `pressure` counts those, and what
+    the kernel's tables could not take. With `force_version` every Ruby is taken for that release.
     """
 
     def __init__(
@@ -60,6 +73,7 @@ class ProcessTracker:
         *,
         children: bool = True,
         everything: bool = False,
+        rate: int = 1000,
         force_version: str | None = None,
         without: Iterable[int] = (),
         limits: Limits = Limits(),  # noqa: B008 - a frozen value
@@ -67,6 +81,7 @@ class ProcessTracker:
         self._collection = collection
         self._maps = collection.maps
         self._children = children
+        self._soonest = min(max(_SOONEST, _OF_A_TICK / rate), _LATEST)
         self._everything = everything
         self._force_version = force_version
         self._limits = limits
@@ -86,6 +101,7 @@ class ProcessTracker:
         self._sweep_due = time.monotonic() + _SWEEP
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
         self._evicted = self._no_room = 0
+        self._budget = Budget(_SHARE, _BURST)
 
     @property
     def processes(self) -> dict[int, ProfiledProcess]:
@@ -119,6 +135,8 @@ class ProcessTracker:
             elif not self._everything:
                 found.append(f"pid {pid}: {NO_RUBY}")
         found = list(dict.fromkeys(found))
+        if self._budget.exceeded >= _OFTEN:
+            found.insert(0, TOO_MANY)
         if self._everything and len(found) > _MOST_NOTES:
             found[_MOST_NOTES:] = [f"and {len(found) - _MOST_NOTES} more notes on processes"]
         return found
@@ -200,28 +218,38 @@ class ProcessTracker:
             raise
         self._processes[pid] = process
         if not announced_only:
-            self._schedule(pid, _SOONEST)
+            self._schedule(pid, self._soonest)
         return process
 
     def expect(self, paths: Iterable[Path]) -> None:
         """Register files before a process maps them: what it samples there is unwound from the start."""
         self._code.expect(paths)
 
-    def run(self) -> float:
-        """Handle what the kernel side reported and what is due; return seconds until the next call is."""
-        self._reports.take()
-        self._reports.handle(self._handle_report, self._processes, _LONGEST)
+    def run(self, reported: bool = True) -> float:
+        """Handle what the kernel side reported and what is due; return seconds until the next call is.
+
+        `reported` is false if it has not said since the last call that anything is on its list.
+        """
+        if reported:
+            self._reports.take()
+        worked = time.thread_time()
+        self._reports.handle(self._handle_report, self._processes, min(self._budget.left(), _LONGEST))
         now = time.monotonic()
-        for pid, (due, wait) in list(self._due.items()):
-            if due <= now:
-                self._look(pid, wait)
+        for _, pid in sorted((due, pid) for pid, (due, _) in self._due.items() if due <= now):
+            if time.thread_time() - worked > self._budget.left():
+                break
+            if pid in self._due:
+                self._look(pid, self._due[pid][1])
+        self._budget.spend(time.thread_time() - worked)
         for pid, (due, _) in list(self._leaving.items()):
             if due <= now:
                 self._let_go(pid)
         if now >= self._sweep_due:
             self._sweep(now)
         if self._reports:
-            return 0.0
+            return self._budget.wait(_STRETCH)
+        if not self._budget.left() > 0:
+            return max(_STRETCH, self._budget.wait(_STRETCH))
         looks = (*self._due.values(), *self._leaving.values())
         soonest = min((due for due, _ in looks), default=now + _LATEST)
         return max(0.0, soonest - time.monotonic())
@@ -229,7 +257,7 @@ class ProcessTracker:
     def _handle_report(self, pid: int) -> bool:
         """Look at a process that was reported; False if it is not to be reported again for a while."""
         if pid in self._processes:
-            changed = self._sync(pid, self._due.get(pid, (0.0, _SOONEST))[1])
+            changed = self._sync(pid, self._due.get(pid, (0.0, self._soonest))[1])
             if pid in self._processes:
                 # Code that is in no file is met again at each sample: not before the next look, then.
                 self._muted |= set() if changed else {pid}
@@ -287,7 +315,7 @@ class ProcessTracker:
         process = self._processes[pid]
         began = time.monotonic()
         try:
-            if process.identity is None or not process.identity.is_alive():
+            if not process.runs():
                 raise RubyUnwindError(f"process {pid} has ended")
             changed = process.sync()
             self._note_runtime(process)
@@ -296,7 +324,7 @@ class ProcessTracker:
             self._no_room += isinstance(error, BpfError)
             self._end(pid)
             return True
-        wait = _SOONEST if changed else min(wait * 2, _LATEST)
+        wait = self._soonest if changed else min(wait * 2, _LATEST)
         self._schedule(pid, max(wait, _PAUSE * (time.monotonic() - began)))
         return changed
 
@@ -333,7 +361,7 @@ class ProcessTracker:
         self._sweep_due = now + _SWEEP
         running = running_pids()
         for pid in self._processes.keys() - running:
-            self._sync(pid, _SOONEST)
+            self._sync(pid, self._soonest)
         self._reports.drop_all_but(running)
         for pid in self._ignored - running:
             self._maps["followed_pids"].pop(pid, None)
@@ -356,13 +384,16 @@ class ProcessTracker:
 
     def _let_go(self, pid: int) -> None:
         followed = self._maps["followed_pids"]
+        if pid not in followed:
+            del self._leaving[pid]
+            return
         try:
             ended = read_status(pid).ended
         except RubyUnwindError:
             ended = True
         if ended:
             followed.pop(pid, None)
-        if ended or pid in self._processes or pid not in followed:
+        if ended or pid in self._processes:
             del self._leaving[pid]
             return
         _, wait = self._leaving[pid]

@@ -89,22 +89,24 @@ def find_ruby(
     *,
     assume_version: str | None = None,
     open_elf: Callable[[Mapping], ElfFile] | None = None,
+    read: Callable[[Mapping], RubyImage | None] | None = None,
     context: int = 0,
     search: bool = False,
 ) -> RubyRuntime | None:
     """Find the Ruby interpreter of `pid`, or return None when no file of the process holds one.
 
     `assume_version` takes that release's layout whatever the process says. `open_elf` opens the file behind
-    a mapping (the caller's own is closed here); without it, that of the live process `pid`. `context` is
-    the address of an execution context, or of the variable that points to it, for a Ruby whose files tell
-    nothing. `search` looks through the data of a Ruby that hides its symbols for its VM (some 20 ms).
+    a mapping (the caller's own is closed here); without it, that of the live process `pid`. `read` gives
+    what read_image says of a file, for a caller that keeps it (None: no Ruby). `context` is the address of an
+    execution context, or of the variable that points to it, for a Ruby whose files tell nothing. `search`
+    looks through the data of a Ruby that hides its symbols for its VM (some 20 ms).
     Raises UnsupportedRuby when there is a Ruby, but no layout for its version, or the layout does not fit
     what is found in the process.
     """
     odd: UnsupportedRuby | None = None
     opener = open_elf or (lambda mapping: ElfFile.from_fd(open_mapped(pid, mapping), mapping.path))
     for mapping in candidates(mappings):
-        image = _open_image(mapping, opener)
+        image = read(mapping) if read is not None else _open_image(mapping, opener)
         if image is None or image.symbol(VERSION_SYMBOL) is None:
             continue
         version = image.version or _version_in_memory(image, memory) or version_in_name(mapping.path)
