@@ -56,6 +56,7 @@ class _Names:
 
     interpreter = _LOOP
     replaced = 0
+    former = None
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, int, int], Frame] = {}
