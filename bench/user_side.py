@@ -56,13 +56,17 @@ class _Names:
 
     interpreter = _LOOP
     replaced = 0
+    former = None
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, int, int], Frame] = {}
         self.files = self.symbolizer = self
 
-    def get(self, pid: int) -> _Names:
+    def get(self, pid: int, time: float | None = None) -> _Names:
         return self
+
+    def reused(self, pid: int) -> bool:
+        return False
 
     def believed_for(self, now: float) -> float:
         return 0.25
