@@ -80,6 +80,7 @@ class Names:
         self.named: list[int] = []
         self.starting = False
         self.named_ahead: dict[Any, Any] = {}
+        self.clock_offset = 0
 
     def key(self, trace: Trace) -> tuple[int, bytes]:
         return trace.pid, bytes(trace)

@@ -107,8 +107,8 @@ class Assembler:
         self._kept = 0  # frames in them, or more
         # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
         # when somebody sets the wall clock, times go on as they were.
-        self.ahead = offset_ns()
-        self._epoch = time.time_ns() - time.monotonic_ns() + self.ahead
+        self.clock_offset = offset_ns()
+        self._epoch = time.time_ns() - time.monotonic_ns() + self.clock_offset
 
     def samples(self, batch: TraceBatch) -> Samples:
         """Return the samples that a batch of traces describes."""
@@ -194,7 +194,7 @@ class Assembler:
 
     def stack(self, trace: Trace, sampled: int | None = None) -> SampledStack:
         """Return the stack of a trace, every frame named. It was there at `sampled` (kernel's ns), or is."""
-        seen = (sampled + self.ahead) / 1e9 if sampled is not None else None
+        seen = (sampled + self.clock_offset) / 1e9 if sampled is not None else None
         process = self._tracker.get(trace.pid, seen if self._tracker.reused(trace.pid) else None)
         of = self.key(trace)
         now = time.monotonic()

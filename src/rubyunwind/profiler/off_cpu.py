@@ -113,7 +113,7 @@ class ThreadsAway:
             return
         # Those of the last look stay for one more: their traces may be under way.
         before, self._named = self._named, {}
-        now = kernel_ns(self._assembler.ahead)
+        now = kernel_ns(self._assembler.clock_offset)
         for tid, thread in self._threads():
             which = (tid, thread.since)
             known = before.get(which)
@@ -138,7 +138,7 @@ class ThreadsAway:
 
         For when the program for switches does not run any more: what comes back then is not noticed.
         """
-        now = kernel_ns(self._assembler.ahead)
+        now = kernel_ns(self._assembler.clock_offset)
         found = []
         for tid, thread in self._threads():
             trace = self._trace(tid, thread)
