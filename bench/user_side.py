@@ -57,6 +57,8 @@ class _Names:
     interpreter = _LOOP
     replaced = 0
     former = None
+    ended = 0.0
+    container = None
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, int, int], Frame] = {}
