@@ -2,7 +2,8 @@
 """Every command and every example on our pages runs, in the order in which they stand there.
 
 What cannot be run is in LEFT_OUT, with the reason; its options are looked at all the same. In what is run,
-REPLACED puts real pids and addresses, and short times, in the place of those that are printed. The files that
+REPLACED puts real pids and addresses, a receiver of our own, and short times, in the place of those that are
+printed. The files that
 the pages speak of are there: app.rb is a program that ends, PID 1234 one that goes on.
 """
 
@@ -24,6 +25,7 @@ import click
 import pytest
 
 from documents import TREE, Snippet, pages, snippets
+from receiver import receiving
 from rubyunwind.cli.main import Verbs, cli
 from rubyunwind.process.image import LiveProcess
 
@@ -53,15 +55,16 @@ CORE = TREE / "tests/cores/ruby-3.1-blocks_and_bmethods.gz"
 
 LEFT_OUT = {
     r"make (demo|test)\b": "this is what runs in `make test`; support/fresh-root-test.sh types them",
-    r"make (test-kernels|truth|bench|wheels|release-test)\b": "takes minutes",
+    r"make (test-kernels|truth|truth-built|soak|bench|wheels|release-test)\b": "takes minutes",
     r"\./run-tests\.sh|support/ci-|virtme-run |# (python3|exit)": "boots virtual machines",
-    r"VM_QEMU=|KERN_DIR=|ARCH=|\(gdb\)|gdb |Thread 1 hit": "boots virtual machines, and gdb in one",
+    r"VM_QEMU=|KERN_DIR=|ARCH=|RUBIES=|\(gdb\)|gdb |Thread 1 hit": "boots virtual machines, and gdb in one",
     r"sudo \.venv/bin/python bench/": "takes minutes",
     r"sudo apt install |python3 -m venv |rubyunwind/bin/pip ": "installs: make release-test does it",
     r"docker |crictl ": "needs a container runtime",
     r"kubectl ": "needs a cluster; tests/unit/test_docs.py has the manifest validated",
     r"go tool pprof ": "make foreign runs it",
     r"curl ": "needs a Collector: make foreign sends it to one",
+    r"otelcol ": "is a Collector: make foreign has one with that configuration",
 }
 
 # In the order of the pages' own words; the first two need to know the process.
@@ -71,9 +74,10 @@ REPLACED = (
     (r"(?<=-d )\d+\b", "{seconds}"),
     (r"(?<=--interval )\d+\b", "{seconds}"),
     (r"(?<=-n )10\b", "2"),
-    (r"/tmp/", "{folder}/"),
+    (r"/tmp/|/var/spool/|/etc/rubyunwind/", "{folder}/"),
+    (r"https?://(127\.0\.0\.1:\d+|profiles\.example\.com)", "{receiver}"),
     # Without -d these go on until Ctrl-C.
-    (r"(rubyunwind record)(?=(?! .*-d )(?! .*-- )(?! ruby ).* -p )", "{found} -d {seconds}"),
+    (r"(rubyunwind record)(?=(?! .*-d )(?! .*-- )(?! ruby ).* (-p|--push) )", "{found} -d {seconds}"),
     (r"(rubyunwind top)(?= -p \d+( -s)?( |$)(?!--once|-n))", "{found} -d {seconds}"),
     (r"\bduration=\d+", "duration={seconds}"),
 )
@@ -103,6 +107,7 @@ class Place:
     pid: int
     body: int
     pc: int
+    receiver: str
 
     def fill_in(self, text: str, seconds: float = 0.2) -> str:
         for pattern, by in REPLACED:
@@ -115,6 +120,7 @@ class Place:
                     body=self.body,
                     pc=self.pc,
                     folder=self.folder,
+                    receiver=self.receiver,
                 ),
                 text,
             )
@@ -152,6 +158,7 @@ def shim_and_app(folder: Path) -> None:
     shim(folder / "bin/sudo", 'exec "$@"')
     (folder / "app.rb").write_text(APP)
     shutil.copyfile(CORE, folder / "core.gz")
+    (folder / "headers").write_text("Authorization: Bearer secret\n")
     folder.chmod(0o777)  # one command gives its rights away
 
 
@@ -160,12 +167,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """The Ruby that goes on, and a recording of the one that ends."""
     folder = tmp_path_factory.mktemp("running")
     shim_and_app(folder)
-    with subprocess.Popen([RUBY, "--disable-gems", "app.rb", "1e9"], cwd=folder) as process:
+    with (
+        receiving() as receiver,
+        subprocess.Popen([RUBY, "--disable-gems", "app.rb", "1e9"], cwd=folder) as process,
+    ):
         try:
             with LiveProcess(process.pid) as image:
                 found: list[tuple[int, int]] = []
                 until(lambda: found.extend(frames_of(image)) or found, "it runs no code")
-            place = Place(folder, folder / "cache", process.pid, *found[0])
+            place = Place(folder, folder / "cache", process.pid, *found[0], receiver.url)
             recorded = place.run("rubyunwind", "record", "-o", "run.rubyunwind", "--", "ruby", "app.rb")
             assert recorded.returncode == 0, recorded.stderr
             yield place
@@ -244,11 +254,13 @@ def check(place: Place, command: str, out: str, said: str) -> None:
     piped = "|" in words
     if words[:2] == ["rubyunwind", "report"] and "-o" not in words:
         assert "samples: " in out, command
-    if "--diff" in words:
+    if "--diff" in words and "-o" not in words:
         assert "percentage points" in out
     if "*inner" in words:
         assert "def inner(n) = n.times { |i| Math.sqrt(i) }" in out
-    if "record" in words and not piped:
+    if "--push" in words:
+        assert re.search(r"rubyunwind: pushed [1-9]\d* samples in ", said), f"{command}: {said}"
+    elif "record" in words and not piped:
         assert re.search(r"rubyunwind: [1-9]\d* samples in ", said), f"{command}: {said}"
     if "-o" in words and not piped and (name := words[words.index("-o") + 1]) != "-":
         assert (place.folder / Path(name).name).stat().st_size > 0, command
