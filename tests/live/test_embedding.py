@@ -216,7 +216,7 @@ def test_another_thread_closes_it_while_it_waits(turn: int) -> None:
 def test_another_thread_ends_the_iteration_over_samples(busy: int) -> None:
     profiler = Profiler([busy], rate=499).__enter__()
     thread, said = in_thread(lambda: sum(1 for _ in profiler.samples()))
-    until(lambda: profiler._read > 20, "no samples")
+    until(lambda: profiler._tallies.read > 20, "no samples")
     profiler.close()
     thread.join(PATIENCE)
     assert said

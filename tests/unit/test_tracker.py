@@ -13,6 +13,7 @@ from rubyunwind.errors import AttachError, BpfError
 from rubyunwind.process.identity import ProcessStatus
 from rubyunwind.profiler import budget as budget_module
 from rubyunwind.profiler import reports as reports_module
+from rubyunwind.profiler import followed as followed_module
 from rubyunwind.profiler import tracker as tracker_module
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.tracker import ProcessTracker
@@ -152,6 +153,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(tracker_module, "descendants", world.descendants)
     monkeypatch.setattr(tracker_module, "running_pids", world.running_pids)
     monkeypatch.setattr(tracker_module, "time", world)
+    monkeypatch.setattr(followed_module, "read_status", world.read_status)
+    monkeypatch.setattr(followed_module, "time", world)
     monkeypatch.setattr(reports_module, "time", world)
     monkeypatch.setattr(budget_module, "time", world)
     return world

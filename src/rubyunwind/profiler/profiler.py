@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter as Tally
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -14,18 +13,17 @@ from rubyunwind.bpf.compound_maps import PerCPUMap
 from rubyunwind.bpf.cpus import online_cpus
 from rubyunwind.bpf.lifetime import LifetimeError, Resource
 from rubyunwind.bpf.perf_buffer import PerfBuffer
-from rubyunwind.bpf.timer import Timer
 from rubyunwind.errors import RubyUnwindError
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.guard import Guard
 from rubyunwind.profiler.hotplug import Hotplug
 from rubyunwind.profiler.limits import Limits, limits_by_descriptors
 from rubyunwind.profiler.map_sizes import FOR_A_FEW, FOR_ALL, trace_pages
-from rubyunwind.profiler.off_cpu import OffCPU, ThreadsAway, switches
-from rubyunwind.profiler.reasons import TRUNCATIONS
-from rubyunwind.profiler.sample import Sample, Totals
+from rubyunwind.profiler.off_cpu import OffCPU, ThreadsAway
+from rubyunwind.profiler.pace import Pace
 from rubyunwind.profiler.samples import Samples
-from rubyunwind.profiler.ticks import Ticks, out_of_step, rate_in_force
+from rubyunwind.profiler.tallies import Tallies
+from rubyunwind.profiler.ticks import Ticks, rate_in_force
 from rubyunwind.profiler.tracer import OFF_CPU_EXIT, entry_of, load_tracer, off_cpu_of, tracer_spec
 from rubyunwind.profiler.tracker import ProcessTracker
 from rubyunwind.ruby.layouts import known_version
@@ -36,20 +34,10 @@ if TYPE_CHECKING:
 
     from rubyunwind.bpf.collection import Collection
     from rubyunwind.bpf.program import Link
-    from rubyunwind.profiler.samples import SampledStack
+    from rubyunwind.profiler.sample import Sample, Totals
 
 __all__ = ["Profiler"]
 
-# Traces wait for the timer, or for a ring that is half full (the kernel wakes at that, whatever is asked
-# for): a wake-up for each would cost the sampled program several microseconds. Unless they come more seldom
-# than the timer ticks: then each is named at once, and nobody is woken for nothing.
-_NO_WAKE_UPS = 1 << 20
-# Seconds between looks at the rings. Names of Ruby code are read from the process, so where code does not
-# live that long (an `eval` at each request) we look more often, for some seconds after it was last seen.
-_PERIOD, _SHORT_PERIOD = 0.025, 0.002
-_HURRY = 5.0
-# And where nothing is expected but what the kernel wakes us for.
-_LONG_PERIOD = 0.25
 # Seconds between looks at the rings while records are worked on, and how long a call may go on with it: then
 # it ends with what it has taken.
 _SHORTEST_TAKE, _LONGEST_WORK = 0.001, 0.25
@@ -114,21 +102,14 @@ class Profiler:
         self._off_cpu = OffCPU.of(off_cpu)
         self._sizes = {**(FOR_ALL if all_processes else FOR_A_FEW), **(map_sizes or {})}
         self._stack = ExitStack()
-        self._read = self._malformed = self._truncated = self._unfinished = 0
-        self._failed: Tally[str] = Tally()
+        self._tallies = Tallies()
         self._counters: dict[Counter, int] = {}
         self._tables: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
         self._runtimes: tuple[str, ...] = ()
         self._resource: Resource | None = None
         self._guard = Guard("the Profiler", self._check_resource, self._release)
-        self._due = self._look_due = self._hurry_until = self._taken = 0.0
-        self._unnamed = 0
-        self._prompt = self._off_cpu is None and rate * len(online_cpus()) * _PERIOD <= 1
-        self._short, self._period, self._long = (
-            out_of_step(period, rate) for period in (_SHORT_PERIOD, _PERIOD, _LONG_PERIOD)
-        )
-        self._period_set = self._period
+        self._taken = 0.0
         self._started = False
 
     def __enter__(self) -> Profiler:
@@ -141,13 +122,15 @@ class Profiler:
             maps = self._collection.maps
             for name in ("process_exit", "process_exec", "process_fork"):
                 self._collection.programs[name].attach_raw_tracepoint()
-            self._timer = stack.enter_context(Timer(self._period))
+            cpus = len(online_cpus())
+            self._pace = Pace(self._rate, cpus, prompt=self._off_cpu is None)
+            self._timer = stack.enter_context(self._pace.timer)
             self._guard.wake = self._timer.wake
             self._traces = stack.enter_context(
                 PerfBuffer(
                     maps["trace_events"],
-                    pages=trace_pages(len(online_cpus())),
-                    wakeup_events=1 if self._prompt else _NO_WAKE_UPS,
+                    pages=trace_pages(cpus),
+                    wakeup_events=self._pace.wakeup_events,
                     grouped=True,
                 )
             )
@@ -271,7 +254,7 @@ class Profiler:
     def poll(self, timeout: float = 0.1) -> Samples:
         """Wait up to `timeout` seconds for work, do it, and return the samples that came: a sequence."""
         with self._guard.use():
-            self._timer.wait(min(timeout, max(0.0, self._due - time.monotonic())))
+            self._timer.wait(min(timeout, self._pace.left))
             return Samples() if self._guard.closing else self._work()
 
     def samples(self, duration: float | None = None) -> Iterator[Sample]:
@@ -303,7 +286,7 @@ class Profiler:
             # Who has not come back by now is a sample with the time so far.
             for trace in self._away.traces() if self._away is not None else ():
                 samples.append(self._assembler.sample(trace, -1))
-                self._count(samples[-1], 1)
+                self._tallies.count(samples[-1], 1)
             return samples
 
     def start(self) -> None:
@@ -313,27 +296,17 @@ class Profiler:
             self._hotplug.look(at_once=True)
             self._start()
 
-    def _count(self, stack: Sample | SampledStack, count: int) -> None:
-        self._read += count
-        if stack.reason is not None:
-            self._failed[stack.reason] += count
-            self._truncated += count * (stack.reason in TRUNCATIONS)
-
     def _work(self) -> Samples:
         self._timer.clear()
         self._hotplug.look()
         reported = self._reports.consume() > 0
         self._reports.records()
         traces = self._traces.consume()
-        if not (reported or traces or self._away) and time.monotonic() < self._look_due:
-            now = time.monotonic()
-            self._due = min(self._look_due, now + self._pace(self._look_due - now))
+        if not (reported or traces or self._away) and self._pace.may_rest(self._assembler.unnamed):
             return Samples()  # as most of the time on a quiet machine
         samples, wait = self._named(reported)
-        self._malformed = self._traces.malformed
-        now = time.monotonic()
-        self._look_due = now + wait
-        self._due = now + min(wait, self._pace(wait))
+        self._tallies.malformed = self._traces.malformed
+        self._pace.go_on(wait, self._assembler.unnamed)
         return samples
 
     def _named(self, reported: bool) -> tuple[Samples, float]:
@@ -357,13 +330,13 @@ class Profiler:
                 return samples, wait
             fresh = self._assembler.samples(batch)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
-                self._count(stack, count)
+                self._tallies.count(stack, count)
             if not samples:
                 samples = fresh
             else:
                 samples.extend(fresh)
             if time.monotonic() > end:
-                self._unfinished += 1
+                self._tallies.unfinished += 1
                 return samples, 0.0
 
     def _take(self) -> None:
@@ -372,24 +345,6 @@ class Profiler:
         if now - self._taken > _SHORTEST_TAKE:
             self._traces.consume()
             self._taken = now
-
-    def _pace(self, wait: float) -> float:
-        """Return the seconds until the next look at the rings, and set the timer to it.
-
-        `wait` is when the processes are to be looked at.
-        """
-        now = time.monotonic()
-        if self._assembler.unnamed != self._unnamed:
-            self._unnamed = self._assembler.unnamed
-            self._hurry_until = now + _HURRY
-        if self._prompt:
-            period = self._period if wait < self._long else self._long
-        else:
-            period = self._short if now < self._hurry_until else self._period
-        if period != self._period_set:
-            self._period_set = period
-            self._timer.set_period(period)
-        return period
 
     @property
     def counters(self) -> dict[Counter, int]:
@@ -406,27 +361,7 @@ class Profiler:
         counters = self.counters
         if self._open:
             self._tables = self._tracker.pressure()
-        failed = dict(self._failed)
-        for reason, which in (
-            ("process not registered yet", Counter.UNKNOWN_PID),
-            ("only an error", Counter.DROPPED_ERROR_ONLY),
-            ("processes too many to follow", Counter.NOT_FOLLOWED),
-            ("off CPU, too many threads at once", Counter.OFF_CPU_NO_ROOM),
-            ("off CPU, return noticed late", Counter.OFF_CPU_LATE),
-        ):
-            if counters.get(which):
-                failed[reason] = counters[which]
-        if self._malformed:
-            failed["malformed record"] = self._malformed
-        return Totals(
-            read=self._read,
-            lost=counters.get(Counter.OUTPUT_FAILED, 0) + counters.get(Counter.OFF_CPU_OUTPUT_FAILED, 0),
-            truncated=self._truncated,
-            failed=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0]))),
-            switches=None if self._off_cpu is None else switches(counters),
-            unfinished=self._unfinished,
-            **self._tables,
-        )
+        return self._tallies.totals(counters, self._tables, off_cpu=self._off_cpu is not None)
 
     def close(self) -> None:
         """Stop and release everything, once a `poll` that is on its way has ended. Twice is harmless."""

@@ -13,6 +13,7 @@ from rubyunwind.errors import BpfError, RubyUnwindError
 from rubyunwind.process.identity import descendants, read_status, running_pids
 from rubyunwind.profiler.budget import Budget
 from rubyunwind.profiler.code_registry import CodeRegistry
+from rubyunwind.profiler.followed import FollowedPids
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
 from rubyunwind.profiler.reports import Reports
@@ -87,15 +88,12 @@ class ProcessTracker:
         self._limits = limits
         self._code = CodeRegistry(collection, limits.files)
         self.files = self._code.files
-        self._ignored: set[int] = set()
-        if not everything:
-            self._maps["followed_pids"][0] = FollowFlag.PROCESS  # only what is in the map is sampled
+        self._followed = FollowedPids(collection, everything=everything)
         for pid in without:
-            self._ignore(pid)
+            self._followed.ignore(pid)
         self._processes: dict[int, ProfiledProcess] = {}
         self._ended: dict[int, ProfiledProcess] = {}
         self._due: dict[int, tuple[float, float]] = {}
-        self._leaving: dict[int, tuple[float, float]] = {}  # that are to be unfollowed, and when to look
         self._muted: set[int] = set()  # that are not reported before the next look
         self._reports = Reports(self._maps)
         self._sweep_due = time.monotonic() + _SWEEP
@@ -163,32 +161,16 @@ class ProcessTracker:
         if self._everything:
             return process
         flags = FollowFlag.PROCESS | (FollowFlag.CHILDREN if self._children else 0)
-        self._sample(pid, flags | (FollowFlag.FROM_EXEC if from_exec else 0))
+        self._followed.sample(pid, flags | (FollowFlag.FROM_EXEC if from_exec else 0))
         # What forks while we look is followed by then, or found at the next look.
         seen: set[int] = set()
         while self._children and (new := set(descendants(pid)) - seen):
             seen |= new
             for child in new:
-                if child not in self._maps["followed_pids"] and self._sample(child, flags):
+                if child not in self._followed and self._followed.sample(child, flags):
                     with suppress(RubyUnwindError):
                         self.add(child)
         return process
-
-    def _sample(self, pid: int, flags: FollowFlag) -> bool:
-        """Have the kernel side sample a process; False for one that has ended.
-
-        It takes the entry out when the process ends. One that ended before would stay in, and whoever gets
-        its number next would be sampled.
-        """
-        followed = self._maps["followed_pids"]
-        followed[pid] = flags
-        try:
-            if not read_status(pid).ended:
-                return True
-        except RubyUnwindError:
-            pass
-        followed.pop(pid, None)
-        return False
 
     def add(self, pid: int, *, announced_only: bool = False) -> ProfiledProcess:
         """Register `pid` with the kernel side. With `announced_only` it is about to execute its real program.
@@ -241,17 +223,14 @@ class ProcessTracker:
             if pid in self._due:
                 self._look(pid, self._due[pid][1])
         self._budget.spend(time.thread_time() - worked)
-        for pid, (due, _) in list(self._leaving.items()):
-            if due <= now:
-                self._let_go(pid)
+        self._followed.look(now, self._processes)
         if now >= self._sweep_due:
             self._sweep(now)
         if self._reports:
             return self._budget.wait(_STRETCH)
         if not self._budget.left() > 0:
             return max(_STRETCH, self._budget.wait(_STRETCH))
-        looks = (*self._due.values(), *self._leaving.values())
-        soonest = min((due for due, _ in looks), default=now + _LATEST)
+        soonest = min((*(due for due, _ in self._due.values()), *self._followed.due()), default=now + _LATEST)
         return max(0.0, soonest - time.monotonic())
 
     def _handle_report(self, pid: int) -> bool:
@@ -276,7 +255,7 @@ class ProcessTracker:
             _log.debug("pid %d is not followed: %s", pid, error)
             if self._everything:
                 return self._cannot_be_read(pid)
-            self._unfollow(pid)  # it may have ended before it was looked at
+            self._followed.unfollow(pid, self._processes)  # it may have ended before it was looked at
         return True
 
     def _cannot_be_read(self, pid: int) -> bool:
@@ -286,13 +265,8 @@ class ProcessTracker:
         except RubyUnwindError:
             return True
         if status.kernel_thread:
-            self._ignore(pid)
+            self._followed.ignore(pid)
         return status.ended or status.kernel_thread
-
-    def _ignore(self, pid: int) -> None:
-        """Where everything is sampled, leave this process out, until it ends or executes another program."""
-        self._maps["followed_pids"][pid] = FollowFlag.NEVER
-        self._ignored.add(pid)
 
     def _look(self, pid: int, wait: float) -> None:
         """Look at a process that is due. Among all that run, one that sleeps is not worth it."""
@@ -308,7 +282,7 @@ class ProcessTracker:
 
     def _wanted(self, pid: int) -> bool:
         """Whether a process that was reported belongs to what is profiled: the kernel side follows forks."""
-        return self._everything or pid in self._maps["followed_pids"]
+        return self._everything or pid in self._followed
 
     def _sync(self, pid: int, wait: float) -> bool:
         """Look at a process and drop it if it has ended; whether anything in it has changed."""
@@ -344,7 +318,7 @@ class ProcessTracker:
         process.ended = time.monotonic()
         try:
             process.forget()
-            self._unfollow(pid)
+            self._followed.unfollow(pid, self._processes)
         finally:
             process.close()
         if len(self._ended) > _ENDED:
@@ -363,41 +337,13 @@ class ProcessTracker:
         for pid in self._processes.keys() - running:
             self._sync(pid, self._soonest)
         self._reports.drop_all_but(running)
-        for pid in self._ignored - running:
-            self._maps["followed_pids"].pop(pid, None)
-        self._ignored &= running
+        self._followed.drop_all_but(running)
         if self._everything:
             # Nobody asks for notes on each of them; their names and memory are a lot.
             self._ended = {
                 pid: process for pid, process in self._ended.items() if process.ended > now - _SWEEP
             }
         self._code.tidy()
-
-    def _unfollow(self, pid: int) -> None:
-        """Take a process that ends out of what is sampled, once nothing of it runs.
-
-        The kernel side does that itself where it can tell the last thread of a process. One that has lost its
-        memory already may run on for a moment, and would then stay in for whoever gets its number next.
-        """
-        self._leaving[pid] = (0.0, _SOONEST)
-        self._let_go(pid)
-
-    def _let_go(self, pid: int) -> None:
-        followed = self._maps["followed_pids"]
-        if pid not in followed:
-            del self._leaving[pid]
-            return
-        try:
-            ended = read_status(pid).ended
-        except RubyUnwindError:
-            ended = True
-        if ended:
-            followed.pop(pid, None)
-        if ended or pid in self._processes:
-            del self._leaving[pid]
-            return
-        _, wait = self._leaving[pid]
-        self._leaving[pid] = (time.monotonic() + wait, min(2 * wait, _LATEST))
 
     def close(self) -> None:
         """Drop all processes and files, but nothing in the maps, which go, too. Twice is harmless."""
@@ -406,5 +352,5 @@ class ProcessTracker:
         self._processes.clear()
         self._ended.clear()
         self._due.clear()
-        self._leaving.clear()
+        self._followed.clear()
         self._code.close()
