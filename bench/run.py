@@ -30,15 +30,17 @@ def main() -> None:
     lines = machine.describe()
     start = time.monotonic()
     rows: list[Row] = []
-    for name in NAMES:
-        if not options.names or name in options.names:
-            rows += importlib.import_module(name).measure(options.quick)
-    lines.append(
-        f"load average at the end: {machine.load_average()}; {time.monotonic() - start:.0f} s in all"
-    )
-    print("\n".join(f"- {line}" for line in lines))
-    print()
-    print(table(rows))
+    try:
+        for name in NAMES:
+            if not options.names or name in options.names:
+                rows += importlib.import_module(name).measure(options.quick)
+    finally:  # what was measured before an error is not lost
+        lines.append(
+            f"load average at the end: {machine.load_average()}; {time.monotonic() - start:.0f} s in all"
+        )
+        print("\n".join(f"- {line}" for line in lines))
+        print()
+        print(table(rows))
     say("medians; the absolute ones are this machine's, at this load")
 
 

@@ -59,6 +59,7 @@ class _Names:
     former = None
     ended = 0.0
     container = None
+    aarch64 = False
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, int, int], Frame] = {}
@@ -202,7 +203,7 @@ def _group(sink: TraceSink, events: list[Any]) -> TraceBatch:
 def _name(batch: TraceBatch) -> Samples:
     assembler = Assembler(_Names(), {})  # type: ignore[arg-type]
     samples = Samples()
-    samples += assembler.samples(batch, lambda: None)
+    samples += assembler.samples(batch)
     return samples
 
 

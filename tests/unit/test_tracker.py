@@ -12,8 +12,8 @@ from rubyunwind.abi import FollowFlag
 from rubyunwind.errors import AttachError, BpfError
 from rubyunwind.process.identity import ProcessStatus
 from rubyunwind.profiler import budget as budget_module
-from rubyunwind.profiler import reports as reports_module
 from rubyunwind.profiler import followed as followed_module
+from rubyunwind.profiler import reports as reports_module
 from rubyunwind.profiler import tracker as tracker_module
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.tracker import ProcessTracker
