@@ -30,7 +30,7 @@ import atexit
 from rubyunwind.cli.main import main
 from rubyunwind.profiler.kernel_symbols import KernelSymbols
 load, loaded = KernelSymbols._load, []
-KernelSymbols._load = lambda self: loaded.append(self) or load(self)
+KernelSymbols._load = lambda self, between: loaded.append(self) or load(self, between)
 def tell():
     for line in open("/proc/self/status"):
         if line.startswith("VmHWM:"):

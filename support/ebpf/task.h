@@ -101,39 +101,39 @@ INLINE void stop_following(u32 pid) { bpf_map_delete_elem(&followed_pids, &pid);
 /* A kernel has at most 32 below the initial one (MAX_PID_NS_LEVEL of linux/pid_namespace.h). */
 enum { MAX_PID_LEVELS = 33 };
 
-/* The number that a struct pid has at a level, if that is in the namespace; else 0. */
-INLINE u32 number_at(const struct pid *pid, u32 level, u32 inode) {
-  struct upid number = {};
-  struct pid_namespace *namespace = NULL;
-  u32 found = 0;
-  /* include/linux/pid.h: struct upid is an int and a pointer, 16 bytes since 2.6.24. */
-  const struct upid *at = (const void *)((u64)&pid->numbers[0] + level * sizeof(*at));
-  if (bpf_probe_read_kernel(&number.nr, sizeof(number.nr), &at->nr) ||
-      bpf_probe_read_kernel(&namespace, sizeof(namespace), &at->ns) ||
-      bpf_probe_read_kernel(&found, sizeof(found), &namespace->ns.inum))
-    return 0;
-  return found == inode ? (u32)number.nr : 0;
+/* include/linux/pid.h: struct upid is an int and a pointer, 16 bytes since 2.6.24. */
+INLINE const struct upid *number_at(const struct pid *pid, u32 level) {
+  return (const void *)((u64)&pid->numbers[0] + level * sizeof(struct upid));
 }
 
 /*
- * The ids of a task as a pid namespace sees them: that of its process in the upper half, of the
- * thread in the lower, as bpf_get_current_pid_tgid has them. 0 if it is not seen from there.
+ * The ids of a task (its address) as a pid namespace sees them: that of its process in the upper
+ * half, of the thread in the lower, as bpf_get_current_pid_tgid has them. 0 if it is not seen from
+ * there. A global function, which the verifier looks at once. What cannot be read is zero.
  */
-INLINE u64 ids_in(const struct task_struct *task, u32 inode) {
+__attribute__((noinline)) u64 ids_in(u64 of, u32 inode) {
+  const struct task_struct *task = (const void *)of;
   struct task_struct *leader = NULL;
   struct pid *thread = NULL;
   struct pid *process = NULL;
   u32 level = 0;
-  if (bpf_probe_read_kernel(&thread, sizeof(thread), &task->thread_pid) ||
-      bpf_probe_read_kernel(&leader, sizeof(leader), &task->group_leader) ||
-      bpf_probe_read_kernel(&process, sizeof(process), &leader->thread_pid) ||
-      bpf_probe_read_kernel(&level, sizeof(level), &thread->level))
-    return 0;
+  bpf_probe_read_kernel(&thread, sizeof(thread), &task->thread_pid);
+  bpf_probe_read_kernel(&leader, sizeof(leader), &task->group_leader);
+  bpf_probe_read_kernel(&process, sizeof(process), &leader->thread_pid);
+  bpf_probe_read_kernel(&level, sizeof(level), &thread->level);
   /* Innermost first: most of what is seen from a namespace is in it. */
   for (u32 i = 0; i < MAX_PID_LEVELS; i++) {
-    u32 tid = number_at(thread, level, inode);
-    if (tid)
-      return (u64)number_at(process, level, inode) << 32 | tid;
+    struct pid_namespace *namespace = NULL;
+    u32 found = 0;
+    bpf_probe_read_kernel(&namespace, sizeof(namespace), &number_at(thread, level)->ns);
+    bpf_probe_read_kernel(&found, sizeof(found), &namespace->ns.inum);
+    if (found == inode) {
+      s32 tid = 0;
+      s32 tgid = 0;
+      bpf_probe_read_kernel(&tid, sizeof(tid), &number_at(thread, level)->nr);
+      bpf_probe_read_kernel(&tgid, sizeof(tgid), &number_at(process, level)->nr);
+      return (u64)(u32)tgid << 32 | (u32)tid;
+    }
     if (level == 0)
       break;
     level--;
@@ -147,15 +147,10 @@ INLINE u32 pid_namespace_inode(void) {
   return namespace ? namespace->inode : 0;
 }
 
-/* A global function, which the verifier looks at once. */
-__attribute__((noinline)) u64 ids_of_current_in(u32 inode) {
-  return ids_in((const struct task_struct *)bpf_get_current_task(), inode);
-}
-
 /* The ids of the current task; 0 for one that user space does not see, and for the idle task. */
 INLINE u64 current_ids(void) {
   u32 inode = pid_namespace_inode();
-  return inode ? ids_of_current_in(inode) : bpf_get_current_pid_tgid();
+  return inode ? ids_in(bpf_get_current_task(), inode) : bpf_get_current_pid_tgid();
 }
 
 /* The ids of another one, in the same form. */
@@ -163,7 +158,7 @@ INLINE u64 ids_of(const void *of) {
   const struct task_struct *task = of;
   u32 inode = pid_namespace_inode();
   if (inode)
-    return ids_in(task, inode);
+    return ids_in((u64)of, inode);
   s32 pid = 0;
   s32 tgid = 0;
   bpf_probe_read_kernel(&pid, sizeof(pid), &task->pid);
