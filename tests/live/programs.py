@@ -90,6 +90,7 @@ PROGRAMS = [
     Program("bounces.rb", ("11",)),
     Program("bounces.rb", ("200",)),
     Program("callables.rb"),
+    Program("calls_over_many_lines.rb"),
     Program("callables.rb", options=YJIT),
     Program("callbacks_from_c.rb"),
     Program("callbacks_from_c.rb", options=YJIT),

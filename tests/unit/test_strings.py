@@ -60,6 +60,16 @@ def test_a_string_of_absurd_length_is_cut_not_read() -> None:
     assert read_string(memory, memory.layout, value) == "y" * MAX_STRING
 
 
+def test_a_name_that_is_cut_inside_a_character_loses_no_byte() -> None:
+    memory = memory_of("3.1.2")
+    raw = b"x" + "é".encode() * MAX_STRING
+    value = memory.words(0x5 | 1 << 13, 0, len(raw), memory.place(raw), 0)
+    text = read_string(memory, memory.layout, value)
+    assert text.startswith("xéé")
+    assert text.endswith("é\udcc3")
+    assert text.encode("utf-8", "surrogateescape") == raw[:MAX_STRING]
+
+
 def test_a_negative_length_is_refused() -> None:
     memory = memory_of("3.1.2")
     value = memory.words(0x5 | 1 << 13, 0, (1 << 64) - 1, memory.place(b"y"), 0)
