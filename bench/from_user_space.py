@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs no eBPF: a snapshot of a process, one of a core file, and the sampling backend `user`."""
+"""What needs no eBPF: a snapshot of a process, and one of a core file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from stats import spread
 from target import Ruby, stay_apart
 
 from rubyunwind.profiler.snapshot import Snapshot, take_snapshot
-from rubyunwind.profiler.user_profiler import UserProfiler
 
 __all__ = ["measure"]
 
 THREADS = 20
 DEPTH = 50
-RATE = 99
 _SCRIPT = Path(__file__).parent / "ruby/waiting_threads.rb"
 
 
@@ -31,11 +29,7 @@ def measure(quick: bool) -> list[Row]:
     runs = 10 if quick else 40
     with Ruby(_SCRIPT, THREADS, DEPTH) as ruby:
         ruby.answer()
-        rows = [*_snapshots(ruby.pid, runs), *_cores(ruby.pid, runs // 2)]
-    for depth in (10, DEPTH):
-        with Ruby.spinning(depth) as ruby:
-            rows.append(_backend(ruby.pid, depth, 3 if quick else 10))
-    return rows
+        return [*_snapshots(ruby.pid, runs), *_cores(ruby.pid, runs // 2)]
 
 
 def _checked(taken: Snapshot) -> Snapshot:
@@ -79,20 +73,3 @@ def _cores(pid: int, runs: int) -> list[Row]:
         size = path.stat().st_size / (1 << 20)
     how = f"the same process by gcore, {size:,.0f} MiB in the page cache; {runs} runs, median (range)"
     return [Row("snapshot of a core file", spread(times, scale=1000), "ms", how)]
-
-
-def _backend(pid: int, depth: int, seconds: int) -> Row:
-    say(f"backend user at {RATE} Hz and depth {depth}, {seconds} s")
-    with UserProfiler([pid], rate=RATE) as profiler:
-        profiler.poll(1.0)
-        start, used = time.perf_counter(), time.process_time()
-        count = 0
-        while time.perf_counter() - start < seconds:
-            count += sum(1 for _ in profiler.poll(0.2))
-        share = (time.process_time() - used) / (time.perf_counter() - start)
-    return Row(
-        f"backend user at Ruby depth {depth}",
-        f"{100 * share:.2f}",
-        "% of a CPU",
-        f"{RATE} Hz for {seconds} s, the sampler's own CPU time; {count} samples",
-    )

@@ -14,7 +14,17 @@ import time
 import machine
 from report import Row, say, table
 
-NAMES = ("slowdown", "kernel_side", "extraction", "startup", "user_side", "from_user_space", "memory", "page")
+NAMES = (
+    "slowdown",
+    "kernel_side",
+    "extraction",
+    "startup",
+    "user_side",
+    "recorder",
+    "from_user_space",
+    "memory",
+    "page",
+)
 
 
 def main() -> None:
