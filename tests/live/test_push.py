@@ -16,7 +16,7 @@ import pytest
 from receiver import Received, answer, drip, free_port, receiving
 from rubyunwind import Exporter, Recording
 
-from .recorder import Record, refused, until, weight
+from .recorder import Record, refused, ruby, until, weight
 from .spinning import RUBY
 
 pytestmark = pytest.mark.usefixtures("bpf")
@@ -151,7 +151,7 @@ def test_what_a_killed_recorder_has_spooled_is_sent_by_the_next(record: Record, 
 
 
 def test_everything_that_runs_is_pushed_until_ctrl_c(record: Record) -> None:
-    with receiving() as receiver:
+    with receiving() as receiver, ruby("nil while true"):
         recorder = record("-a", "-r", 49, "--push", receiver.url, *OFTEN)
         until(lambda: len(receiver.taken) >= 3, "nothing arrives")
         recorder.interrupt(group=False)

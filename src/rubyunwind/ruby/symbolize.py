@@ -129,6 +129,8 @@ class RubySymbolizer:
         versions whose class paths can be read look at it. `sampled` is when the frame was seen, by the
         clock; None: just now. Where code changes, what was read long after that is no name for it.
         """
+        if not self._qualifies and self._identifiers is None:
+            self._find_identifiers()
         if not self._qualifies:
             method_entry = 0
         key = (iseq_body, pc, method_entry)
@@ -289,9 +291,12 @@ class RubySymbolizer:
         """Search the symbol table of a stripped Ruby that had only started when the others were found."""
         now = self._clock()
         if now >= self._look_again:
-            self._know_identifiers(self._runtime.search_identifiers(self._memory))
             self._look_again = now + self._patience
             self._patience *= 2
+            table = self._runtime.search_identifiers(self._memory)
+            if table:
+                self._know_identifiers(table)
+                self.clear()  # all of it has better names now
 
 
 def gc_frame(phase: int) -> Frame:
