@@ -83,9 +83,6 @@ class _Names:
     def ruby_frame(self, body: int, pc: int, method_entry: int, sampled: float) -> Frame:
         return self._made("ruby", body, pc)
 
-    def grounds(self, places: set[tuple[int, int]]) -> None:
-        return None
-
     def folds(self, iseq_body: int) -> bool:
         return False
 

@@ -59,17 +59,9 @@ class Symbolizer:
         self.calls: list[tuple[str, int]] = []
         self.line = 7
         self.clauses: set[int] = set()
-        self.lasting, self.asked = False, 0
 
     def folds(self, body: int) -> bool:
         return body in self.clauses
-
-    def grounds(self, places: Any) -> Any:
-        return self.replaced, frozenset(places)
-
-    def still(self, grounds: Any, sampled: float) -> bool:
-        self.asked += 1
-        return self.lasting and bool(grounds[0] == self.replaced)
 
     def ruby_frame(self, body: int, pc: int, entry: int, sampled: float) -> Named:
         self.calls.append(("ruby", body))
@@ -159,34 +151,6 @@ class Bench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
-
-
-def test_a_stack_that_rests_on_what_it_did_is_not_named_again(bench: Bench) -> None:
-    symbolizer = bench.tracker.process.symbolizer
-    assert symbolizer is not None
-    symbolizer.lasting = True
-    frames = (ruby(1), cfunc(2), ruby(3), native(0x50))
-    first = bench.sample(*frames)
-    symbolizer.calls.clear()
-    bench.clock.now += 2
-    assert bench.sample(*frames).frames is first.frames
-    assert (symbolizer.calls, symbolizer.asked) == ([], 1)
-    symbolizer.line = 8
-    symbolizer.replaced += 1  # other code was found there
-    bench.clock.now += 2
-    assert bench.sample(*frames).frames[0].line == 8
-    # Now and then it is named whatever it rests on, and at once when the interpreter's loop is known.
-    symbolizer.line = 9
-    bench.clock.now += 2
-    assert bench.sample(*frames).frames[0].line == 8
-    bench.tracker.process.interpreter = InterpreterLoop(LIBRUBY, 0x100, 0x2FF)
-    bench.clock.now += 2
-    assert bench.sample(*frames).frames[0].line == 9
-    symbolizer.line = 10
-    for _ in range(5):
-        bench.clock.now += 2
-        line = bench.sample(*frames).frames[0].line
-    assert line == 10
 
 
 def test_the_rings_are_emptied_while_a_deep_stack_is_named(bench: Bench) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.maps import Map
     from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
     from rubyunwind.profiler.files import FileCache
-    from rubyunwind.profiler.interpreter import InterpreterLoop
     from rubyunwind.profiler.process import ProfiledProcess
-    from rubyunwind.ruby.symbolize import Grounds, RubySymbolizer
+    from rubyunwind.ruby.symbolize import RubySymbolizer
 
 __all__ = ["Assembler", "Processes", "StackKey"]
 
@@ -39,8 +37,6 @@ __all__ = ["Assembler", "Processes", "StackKey"]
 # Ruby nothing changes.
 _BELIEVED = 1.0
 # Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
-# Seconds after which a stack is named anew, whatever it rests on: a class may have been given its name since.
-_ANEW = 5.0
 _AT_A_TIME = 32  # frames named until `between` is called
 _MOST_FRAMES = 1 << 20
 # Plain numbers: of a deep stack there are thousands to compare.
@@ -52,22 +48,11 @@ _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
 # Ruby code as YJIT has compiled it. It sets the pc of its control frame where it calls, and nowhere else.
 _COMPILED = Frame("jit", "[compiled code]", "the line of the Ruby frame that runs here may lag behind")
 
-# What may have a name later.
-_PASSING = ("unknown", "error")
-
 # Process and digest.
 StackKey = tuple[int, bytes]
 
-
-@dataclass(slots=True)
-class _Stack:
-    """What was named and when, when that was last right, and what it rests on; without it is named again."""
-
-    named: SampledStack
-    since: float
-    right: float
-    grounds: Grounds | None
-    interpreter: InterpreterLoop | None
+# What was named, and when.
+_Stack = tuple[SampledStack, float]
 
 
 class _Stacks(dict[tuple["RubySymbolizer | None", bytes], _Stack]):
@@ -120,7 +105,6 @@ class Assembler:
         # Nobody else keeps a process that has ended: what was named of it goes with it.
         self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
         self._kept = 0  # frames in them, or more
-        self._places: set[tuple[int, int]] = set()  # Ruby code and methods that were named last
         # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
         # when somebody sets the wall clock, times go on as they were.
         self.clock_offset = offset_ns()
@@ -224,35 +208,17 @@ class Assembler:
         now = time.monotonic()
         known = stacks.get(key)
         believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
-        if known is not None and now - known.right <= believed:
-            return known.named
-        sampled_at = now if seen is None else seen
-        if known is not None and self._still(known, process, symbolizer, sampled_at):
-            known.right = now
-            return known.named
-        replaced = symbolizer.replaced if symbolizer is not None else 0
-        stack = self._named(trace, process, sampled_at, of)
-        if known is not None and known.named == stack:
-            stack = known.named  # one tuple for equal stacks, so that formats can compare by identity
+        if known is not None and now - known[1] <= believed:
+            return known[0]
+        stack = self._named(trace, process, now if seen is None else seen, of)
+        if known is not None and known[0] == stack:
+            stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
         else:
             self._make_room()
             stacks.frames += len(stack.frames)
             self._kept += len(stack.frames)
-        grounds = None
-        passing = any(frame.kind in _PASSING for frame in stack.frames)
-        if symbolizer is not None and symbolizer.replaced == replaced and not passing:
-            grounds = symbolizer.grounds(self._places)
-        stacks[key] = _Stack(stack, now, now, grounds, process.interpreter)
+        stacks[key] = (stack, now)
         return stack
-
-    @staticmethod
-    def _still(
-        known: _Stack, process: ProfiledProcess, symbolizer: RubySymbolizer | None, sampled: float
-    ) -> bool:
-        """Whether naming it again would give the same: sooner known than by naming hundreds of frames."""
-        if symbolizer is None or known.grounds is None or known.interpreter is not process.interpreter:
-            return False
-        return known.right - known.since < _ANEW and symbolizer.still(known.grounds, sampled)
 
     def _named(
         self, trace: Trace, process: ProfiledProcess | None, seen: float, of: StackKey
@@ -279,7 +245,6 @@ class Assembler:
         self, trace: Trace, process: ProfiledProcess | None, sampled: float
     ) -> tuple[tuple[Frame, ...], str | None]:
         frames: list[Frame] = []
-        self._places = places = set()
         caller: Frame | None = None
         root_file = 0
         # Root first: a C function has the place of the Ruby frame that called it.
@@ -300,10 +265,8 @@ class Assembler:
                 root_file = root_file or item.file_id
                 frame = self._native(item)
             elif kind == _RUBY:
-                places.add((item.file_id, item.method_entry))
                 frame = caller = self._ruby(item, process, symbolizer, sampled)
             elif kind == _CFUNC:
-                places.add((0, item.file_id))
                 frame = self._cfunc(item, symbolizer, caller)
             elif kind == _GC:
                 frame = gc_frame(item.addr_or_line)

@@ -20,12 +20,12 @@ from rubyunwind.ruby.strings import BadObject
 from rubyunwind.ruby.vm_info import GC_PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from rubyunwind.process.memory import Memory
     from rubyunwind.ruby.detect import RubyRuntime
 
-__all__ = ["Grounds", "RubySymbolizer", "gc_frame"]
+__all__ = ["RubySymbolizer", "gc_frame"]
 
 # Seconds that names are believed where code changes, and for how long after a change.
 _MOMENT, _CHANGING = 0.002, 5.0
@@ -56,10 +56,6 @@ class _Method:
     prefix: str
     label: str | None
     checked: float
-
-
-Grounds = tuple[tuple[int, int, _Code | None, _Method | None], ...]
-"""What the names of a stack rest on: an iseq body, a method entry, and what was read there."""
 
 
 class RubySymbolizer:
@@ -151,33 +147,6 @@ class RubySymbolizer:
             return _unknown("Ruby code", iseq_body, error)
         _store(self._frames, key, (frame, code, method), self._cache_size)
         return frame
-
-    def grounds(self, places: Iterable[tuple[int, int]]) -> Grounds | None:
-        """Return what the names at `places`, which were just asked for, rest on.
-
-        Places are iseq bodies (or 0) with method entries (or 0). None if some code cannot be read.
-        """
-        found = []
-        for iseq_body, method_entry in places:
-            entry = method_entry if self._qualifies or not iseq_body else 0
-            code = self._codes.get(iseq_body)
-            if iseq_body and code is None:
-                return None
-            found.append((iseq_body, entry, code, self._methods.get(entry)))
-        return tuple(found)
-
-    def still(self, grounds: Grounds, sampled: float) -> bool:
-        """Whether all names that rest on that are what they were. `sampled` is as for `ruby_frame`."""
-        now = self._clock()
-        try:
-            for iseq_body, entry, code, method in grounds:
-                if iseq_body and self._code(iseq_body, now, sampled) is not code:
-                    return False
-                if entry and self._method(entry, now) is not method:
-                    return False
-        except RubyUnwindError:
-            return False
-        return True
 
     def folds(self, iseq_body: int) -> bool:
         """Whether Ruby leaves the next frame towards the root out: this one is of a clause of that code."""
