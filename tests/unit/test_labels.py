@@ -407,16 +407,9 @@ def test_a_symbol_table_that_was_not_there_yet_is_searched_when_a_name_is_wanted
         assert symbolizer.cfunc_frame(method).label is None
         clock.now += 0.001
     assert 3 < len(asked) < 14  # ever more seldom
-    _, body = memory.iseq("run", lines=memory.one_line(1))
-    assert symbolizer.ruby_frame(body, code_of(memory, body)).label == "run"
-    places = [(body, 0), (0, method)]
-    grounds = symbolizer.grounds(places)
-    assert grounds is not None
-    assert symbolizer.still(grounds, clock.now)
     found[0] = table
     clock.now += 10
     assert symbolizer.cfunc_frame(method).label == "each"
-    assert not symbolizer.still(grounds, clock.now)  # there are better names
     searches = len(asked)
     clock.now += 10
     assert symbolizer.cfunc_frame(memory.method_entry(8, ids["each"])).label == "each"
