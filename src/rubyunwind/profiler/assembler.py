@@ -36,8 +36,8 @@ __all__ = ["Assembler", "Processes", "StackKey"]
 # Ruby reuses the memory behind the addresses in a stack, so its names are asked for again. Where there is no
 # Ruby nothing changes.
 _BELIEVED = 1.0
-# Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
 _AT_A_TIME = 32  # frames named until `between` is called
+# Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
 _MOST_FRAMES = 1 << 20
 # Plain numbers: of a deep stack there are thousands to compare.
 _NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)

@@ -3,8 +3,7 @@
 
 The kernel ends the perf events of a CPU that goes offline, for good: when it is back, it neither ticks nor
 takes records until there are new ones. That is looked for now and then. The list of CPUs that are online does
-not tell of one that went and came back between two looks; the clocks of
-the events do.
+not tell of one that went and came back between two looks; the clocks of the events do.
 """
 
 from __future__ import annotations
