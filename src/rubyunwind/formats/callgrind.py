@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 from rubyunwind.formats.names import printable
 from rubyunwind.formats.summary import circumstances, losses
@@ -37,103 +37,127 @@ _BLANK = "\\x20"
 # Events are separated by spaces.
 _NO_EVENT_NAME = re.compile(r"[^A-Za-z0-9_]")
 
-_Cost = list[int]
+# Words for a function itself, and for one that it calls: its object, file and name.
+_OWN = ("ob", "fl", "fn")
+_CALLED = ("cob", "cfi", "cfn")
+
 _Key = TypeVar("_Key")
 
 
-class _Function:
-    """Costs by line: the function's own, and of what it calls there."""
+class _Spot(NamedTuple):
+    """A line of a function, which is an index; addresses are not told apart."""
 
-    def __init__(self) -> None:
-        self.own: dict[int, _Cost] = {}
-        self.calls: dict[tuple[int, int], _Cost] = {}
+    function: int
+    line: int
 
 
 class _Costs:
-    """Costs of all functions, which are indices; a cost has one number for each unit."""
+    """Weights by unit: of the spot at the top of a stack, and of a spot with the function that it calls."""
 
-    def __init__(self, units: tuple[str, ...], locations: list[tuple[int, int]]) -> None:
+    def __init__(self, units: tuple[str, ...], locations: Iterable[_Spot]) -> None:
         self._units = {unit: at for at, unit in enumerate(units)}
-        self._locations = locations  # function and line
-        # Weights by unit, of the location at the top of a stack, and of a location that calls a function.
-        self._own: list[Counter[int]] = [Counter() for _ in units]
-        self._calls: list[Counter[tuple[int, int]]] = [Counter() for _ in units]
+        self.spots: dict[_Spot, int] = {}
+        self._spot_of: list[int] = []
+        self._function_of: list[int] = []
+        for location in locations:
+            self.add_location(location)
+        self._own: list[dict[int, int]] = [{} for _ in units]
+        self._calls: list[dict[tuple[int, int], int]] = [{} for _ in units]
         self.total = [0] * len(units)
+
+    def add_location(self, location: _Spot) -> int:
+        """Return the number that the location has in paths."""
+        self._spot_of.append(self.spots.setdefault(location, len(self.spots)))
+        self._function_of.append(location.function)
+        return len(self._spot_of) - 1
 
     def add(self, path: tuple[int, ...], unit: str, weight: int) -> None:
         """Add a stack of locations, root first."""
         at = self._units[unit]
         self.total[at] += weight
-        self._own[at][path[-1]] += weight
-        functions = [self._locations[location][0] for location in path]
-        calls: Iterable[tuple[int, int]] = zip(path, functions[1:])  # noqa: B905 - one is longer
-        if len(set(functions)) < len(functions):
+        spots = tuple(map(self._spot_of.__getitem__, path))
+        functions = tuple(map(self._function_of.__getitem__, path))
+        own = self._own[at]
+        own[spots[-1]] = own.get(spots[-1], 0) + weight
+        calls: Iterable[tuple[int, int]] = zip(spots, functions[1:])  # noqa: B905 - one is longer
+        if len(set(pairwise(functions))) < len(functions) - 1:
             # The first of the calls from one function to another: later ones are inside it.
             first: dict[tuple[int, int], tuple[int, int]] = {}
             for pair, call in zip(pairwise(functions), calls, strict=True):
                 first.setdefault(pair, call)
             calls = first.values()
         sums = self._calls[at]
+        known = sums.get
         for call in calls:
-            sums[call] += weight
+            sums[call] = known(call, 0) + weight
 
     def functions(self) -> dict[int, _Function]:
         """Return the costs by function, the calling ones before what they call."""
+        spots = list(self.spots)
         found: dict[int, _Function] = {}
-        for at, calls in enumerate(self._calls):
-            for (location, callee), weight in calls.items():
-                caller, line = self._locations[location]
-                self._cost(found.setdefault(caller, _Function()).calls, (line, callee))[at] += weight
-        for at, own in enumerate(self._own):
-            for location, weight in own.items():
-                function, line = self._locations[location]
-                self._cost(found.setdefault(function, _Function()).own, line)[at] += weight
+        for (spot, callee), cost in _by_unit(self._calls):
+            caller, line = spots[spot]
+            known = found.get(caller)
+            if known is None:
+                known = found[caller] = _Function([], [])
+            known.calls.append((line, callee, cost))
+        for spot, cost in _by_unit(self._own):
+            function, line = spots[spot]
+            known = found.get(function)
+            if known is None:
+                known = found[function] = _Function([], [])
+            known.own.append(f"{line} {cost}")
         return found
 
-    def _cost(self, costs: dict[_Key, _Cost], key: _Key) -> _Cost:
-        cost = costs.get(key)
-        if cost is None:
-            cost = costs[key] = [0] * len(self._units)
-        return cost
+
+class _Function(NamedTuple):
+    """The lines of a function's own costs, and its calls: line, callee and cost."""
+
+    own: list[str]
+    calls: list[tuple[int, int, str]]
+
+
+def _by_unit(weights: Sequence[Mapping[_Key, int]]) -> Iterator[tuple[_Key, str]]:
+    """Yield costs, which have a number for each unit."""
+    if len(weights) == 1:
+        yield from zip(weights[0], map(str, weights[0].values()), strict=True)
+        return
+    for key in dict.fromkeys(chain.from_iterable(weights)):
+        yield key, " ".join([str(each.get(key, 0)) for each in weights])
 
 
 class _Names:
     """Names that are written in full when they are first met, and as a number from then on."""
 
-    def __init__(self) -> None:
-        self._ids: dict[tuple[str, str], int] = {}
-        self._positions: dict[tuple[Place, str], str] = {}  # of places that have been written in full
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
+        self._ids: dict[tuple[str, str], str] = {}
+        self._known: dict[int, tuple[str, ...]] = {}  # of places that have been written in full
 
-    def __call__(self, kind: str, name: str) -> str:
+    def position(self, function: int, words: tuple[str, str, str]) -> str:
+        """The lines that say which function is meant."""
+        names = self._known.get(function)
+        if names is None:
+            place = self._places[function]
+            parts = (origin_of(place), place.path or _UNKNOWN, place.name)
+            names = tuple(map(self._name, _OWN, parts))
+            self._known[function] = tuple(map(self._ids.__getitem__, zip(_OWN, parts, strict=True)))
+        return f"{words[0]}={names[0]}\n{words[1]}={names[1]}\n{words[2]}={names[2]}\n"
+
+    def _name(self, kind: str, name: str) -> str:
         known = self._ids.get((kind, name))
         if known is not None:
-            return f"({known})"
-        number = self._ids[kind, name] = len(self._ids) + 1
+            return known
+        number = self._ids[kind, name] = f"({len(self._ids) + 1})"
         text = printable(name) or _UNKNOWN
         # Readers drop blanks before a name.
-        return f"({number}) {text if text[0] != ' ' else _BLANK + text[1:]}"
-
-    def position(self, place: Place, prefix: str = "") -> str:
-        """The lines that say which function is meant; `prefix` is "c" for one that is called."""
-        known = self._positions.get((place, prefix))
-        if known is not None:
-            return known
-        # Written `fl` for the function itself, `cfi` for one it calls.
-        names = (
-            (f"{prefix}ob", "ob", origin_of(place)),
-            ("cfi" if prefix else "fl", "fl", place.path or _UNKNOWN),
-            (f"{prefix}fn", "fn", place.name),
-        )
-        text = "\n".join(f"{word}={self(kind, name)}" for word, kind, name in names)
-        self._positions[place, prefix] = "\n".join(f"{word}={self(kind, name)}" for word, kind, name in names)
-        return text
+        return f"{number} {text if text[0] != ' ' else _BLANK + text[1:]}"
 
 
 def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
     """Return the costs, and the functions that they are of."""
     places = list(tables.functions)
-    locations = [(location.function, location.line) for location in tables.locations]
-    costs = _Costs(tables.units, locations)
+    costs = _Costs(tables.units, [_Spot(function, line) for function, line, _ in tables.locations])
     several = len({thread.pid for thread in tables.threads}) > 1
     roots: dict[int, int] = {}
     # The threads of a process are one here, so each of its stacks is added once for all of them.
@@ -142,8 +166,7 @@ def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
         root: tuple[int, ...] = ()
         if several:
             if thread.pid not in roots:
-                roots[thread.pid] = len(locations)
-                locations.append((len(places), 0))
+                roots[thread.pid] = costs.add_location(_Spot(len(places), 0))
                 places.append(Place("process", f"{thread.process} ({thread.pid})"))
             root = (roots[thread.pid],)
         sums.setdefault((root, thread.unit), Counter()).update(thread.sums())
@@ -153,7 +176,7 @@ def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
     return places, costs
 
 
-def _lines(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
+def _head(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
     yield from ("# callgrind format", "version: 1", "creator: rubyunwind")
     pids = {thread.pid for thread in tables.threads}
     if len(pids) == 1:
@@ -165,21 +188,24 @@ def _lines(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
     yield "positions: line"
     events = [_NO_EVENT_NAME.sub("_", unit) or "_" for unit in tables.units or ("samples",)]
     yield f"events: {' '.join(events)}"
+
+
+def _pieces(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
+    """Yield the file: its head, each function, and its end."""
     places, costs = _gather(tables)
     total = " ".join(map(str, costs.total or [0]))
-    yield f"summary: {total}"
-    names = _Names()
-    for index, function in costs.functions().items():
-        yield ""
-        yield names.position(places[index])
-        for line, cost in function.own.items():
-            yield f"{line} {' '.join(map(str, cost))}"
-        for (line, callee), cost in function.calls.items():
-            yield f"{names.position(places[callee], 'c')}\ncalls=1 0\n{line} {' '.join(map(str, cost))}"
-    yield ""
-    yield f"totals: {total}"
+    yield "".join([f"{line}\n" for line in _head(tables, totals, meta)])
+    yield f"summary: {total}\n"
+    names = _Names(places)
+    for function, (own, calls) in costs.functions().items():
+        yield f"\n{names.position(function, _OWN)}"
+        for line in own:
+            yield f"{line}\n"
+        for at, callee, cost in calls:
+            yield f"{names.position(callee, _CALLED)}calls=1 0\n{at} {cost}\n"
+    yield f"\ntotals: {total}\n"
 
 
 def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
     """Write the costs. A profile without samples is a header that says so, with a total of 0."""
-    file.writelines(f"{line}\n".encode() for line in _lines(tables_of(samples), totals, meta))
+    file.writelines(map(str.encode, _pieces(tables_of(samples), totals, meta)))
