@@ -22,6 +22,7 @@ _LARGEST = 16 << 20  # bytes
 _MAGIC = re.compile(rb"\A\s*#.*coding\s*[:=]\s*([\w.-]+)")
 # Encodings that Ruby takes for source; Python has others of these names' kind that are none.
 _ENCODINGS = re.compile(r"(?i)(iso-?8859-|windows-|cp|ibm|euc-|koi8-|shift_jis|gb|big5)[\w-]*")
+_RENAMED = {"windows-31j": "cp932"}
 # Ruby's own names for code that is in no file.
 _NO_FILES = ("(", "<internal:", "-e")
 
@@ -94,7 +95,7 @@ def _encoding(first: list[bytes]) -> str:
     if not _ENCODINGS.fullmatch(name):
         return "utf-8"
     try:
-        return codecs.lookup(name).name
+        return codecs.lookup(_RENAMED.get(name.lower(), name)).name
     except LookupError:
         return "utf-8"
 
