@@ -3,8 +3,8 @@
 
     terminal_picture.py OUT.svg COLUMNSxLINES SECONDS COMMAND...
 
-The command runs in a pseudo-terminal of its own. The picture is of the screen after so many seconds, or when the
-command ends before; then it is ended. Lines that are empty at the end are left out.
+The command runs in a pseudo-terminal of its own. The picture is of the screen after so many seconds, or when
+the command ends before; then it is ended. Lines that are empty at the end are left out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import pyte
 # Pixels: of a cell, of the letters in it, and around the screen.
 CELL_WIDTH, CELL_HEIGHT = 8.4, 18
 LETTERS = 14
+FONTS = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 MARGIN = 12
 BACKGROUND, FOREGROUND, FAINT = "#15181e", "#d6d9e0", "#7b8290"
 # By the names that pyte has for them.
@@ -76,7 +77,7 @@ def run(words: list[str], columns: int, lines: int, seconds: float) -> Screen:
                 break
             stream.feed(data)
     else:
-        os.kill(pid, signal.SIGINT)
+        os.killpg(pid, signal.SIGINT)
         # What it says to take the screen away is read, so that it can end, and not looked at.
         while select.select([fd], [], [], 5)[0]:
             try:
@@ -99,11 +100,12 @@ def pieces(screen: Screen, row: int) -> Iterator[tuple[int, str, tuple[str, str,
             colours = colours[0], BACKGROUND
         return (*(reversed(colours) if cell.reverse else colours), cell.bold)  # type: ignore[return-value]
 
-    for key, run_ in groupby(
-        range(screen.columns), lambda column: (look(column), cells[column].data in BLOCKS)
-    ):
-        columns = list(run_)
-        yield columns[0], "".join(cells[column].data for column in columns), key[0]
+    def key(column: int) -> tuple[tuple[str, str, bool], bool]:
+        return look(column), cells[column].data in BLOCKS
+
+    for (found, _), group in groupby(range(screen.columns), key):
+        columns = list(group)
+        yield columns[0], "".join(cells[column].data for column in columns), found
 
 
 def svg(screen: Screen) -> str:
@@ -112,7 +114,7 @@ def svg(screen: Screen) -> str:
     width, height = screen.columns * CELL_WIDTH + 2 * MARGIN, rows * CELL_HEIGHT + 2 * MARGIN
     found = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="{LETTERS}">',
+        f'height="{height:g}" font-family="{FONTS}" font-size="{LETTERS}">',
         f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>',
     ]
     for row in range(rows):
@@ -125,7 +127,8 @@ def svg(screen: Screen) -> str:
                 found.append(
                     _rect(left, top + 3, sum(map(BLOCKS.__getitem__, text)) * CELL_WIDTH, colour, 12)
                 )
-            elif text.strip():
+            elif text := text.rstrip():
+                wide = len(text) * CELL_WIDTH
                 weight = ' font-weight="bold"' if bold else ""
                 found.append(
                     f'<text x="{left:g}" y="{top + LETTERS:g}" textLength="{wide:g}" fill="{colour}"{weight} '

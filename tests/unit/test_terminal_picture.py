@@ -56,4 +56,4 @@ def test_a_command_that_goes_on_is_ended_and_its_last_screen_is_what_counts(
 ) -> None:
     script.main(str(tmp_path / "a.svg"), "20x5", "0.5", "sh", "-c", "echo shown; sleep 60; echo never")
     text = (tmp_path / "a.svg").read_text("utf-8")
-    assert re.findall(">([^<>]+)</text>", text) == ["shown               "]
+    assert re.findall(">([^<>]+)</text>", text) == ["shown"]
