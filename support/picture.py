@@ -3,7 +3,8 @@
 
     picture.py PAGE.html OUT.png [HEIGHT [CHOICES]]
 
-CHOICES is what stands behind the # in the address of the page: native=off. A headless Chromium opens the page as `make page-test` does.
+CHOICES is what stands behind the # in the address of the page: native=off.
+A headless Chromium opens the page as `make page-test` does.
 """
 
 from __future__ import annotations

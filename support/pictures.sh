@@ -26,10 +26,10 @@ for name in plain tables; do
 done
 # Without the start of Ruby, which is not what has changed.
 "$rubyunwind" report --diff "$work/plain.rubyunwind" "$work/tables.rubyunwind" --from 0.5 -o "$work/difference.html"
-"$python" support/picture.py "$work/difference.html" docs/difference.png 720 native=off
+"$python" support/picture.py "$work/difference.html" docs/difference.png 620 native=off
 
 say "lines of source"
-terminal docs/lines.svg 80x60 30 "$rubyunwind" report --lines --file substitutors.rb -n 8 "$work/plain.rubyunwind"
+terminal docs/lines.svg 80x60 30 "$rubyunwind" report --lines --file substitutors.rb -n 6 "$work/plain.rubyunwind"
 
 say "top"
 "$python" support/demo_document.py "$work/long.adoc" 30000

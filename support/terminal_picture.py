@@ -90,7 +90,7 @@ def run(words: list[str], columns: int, lines: int, seconds: float) -> Screen:
 
 
 def pieces(screen: Screen, row: int) -> Iterator[tuple[int, str, tuple[str, str, bool]]]:
-    """Yield runs of cells of one look: where they begin, their text, colour, background, whether it is bold."""
+    """Yield runs of cells of one look: their column, text, and colour, background, whether they are bold."""
     cells = [screen.buffer[row][column] for column in range(screen.columns)]
 
     def look(column: int) -> tuple[str, str, bool]:
