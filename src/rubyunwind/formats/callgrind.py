@@ -91,30 +91,31 @@ class _Costs:
         for call in calls:
             sums[call] = known(call, 0) + weight
 
-    def functions(self) -> dict[int, _Function]:
-        """Return the costs by function, the calling ones before what they call."""
+    def functions(self) -> Iterator[_Function]:
+        """Yield the costs by function, the calling ones before what they call."""
         spots = list(self.spots)
-        found: dict[int, _Function] = {}
+        calls: dict[int, list[tuple[int, int, str]]] = {}
         for (spot, callee), cost in _by_unit(self._calls):
             caller, line = spots[spot]
-            known = found.get(caller)
+            known = calls.get(caller)
             if known is None:
-                known = found[caller] = _Function([], [])
-            known.calls.append((line, callee, cost))
+                calls[caller] = [(line, callee, cost)]
+            else:
+                known.append((line, callee, cost))
+        own: dict[int, list[str]] = {}
         for spot, cost in _by_unit(self._own):
             function, line = spots[spot]
-            known = found.get(function)
-            if known is None:
-                known = found[function] = _Function([], [])
-            known.own.append(f"{line} {cost}")
-        return found
+            own.setdefault(function, []).append(f"{line} {cost}\n")
+        for function in calls | own:
+            yield _Function(function, own.get(function, ()), calls.get(function, ()))
 
 
 class _Function(NamedTuple):
-    """The lines of a function's own costs, and its calls: line, callee and cost."""
+    """A function, the lines of its own costs, and its calls: line, callee and cost."""
 
-    own: list[str]
-    calls: list[tuple[int, int, str]]
+    function: int
+    own: Sequence[str]
+    calls: Sequence[tuple[int, int, str]]
 
 
 def _by_unit(weights: Sequence[Mapping[_Key, int]]) -> Iterator[tuple[_Key, str]]:
@@ -131,27 +132,46 @@ class _Names:
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = places
-        self._ids: dict[tuple[str, str], str] = {}
-        self._known: dict[int, tuple[str, ...]] = {}  # of places that have been written in full
+        self._count = 0
+        self._objects: dict[str, str] = {}
+        self._files: dict[str, str] = {}
+        self._functions: dict[str, str] = {}
+        # Of functions that have been met: their numbers, and the lines that say which one is meant.
+        self._met: dict[int, tuple[str, str, str]] = {}
+        self._own: dict[int, str] = {}
+        self._called: dict[int, str] = {}
 
-    def position(self, function: int, words: tuple[str, str, str]) -> str:
-        """The lines that say which function is meant."""
-        names = self._known.get(function)
-        if names is None:
+    def own(self, function: int) -> str:
+        """The lines that say which function costs are of."""
+        return self._own.get(function) or self._position(function, _OWN, self._own)
+
+    def called(self, function: int) -> str:
+        """The lines that say which function is called."""
+        return self._called.get(function) or self._position(function, _CALLED, self._called)
+
+    def _position(self, function: int, words: tuple[str, str, str], known: dict[int, str]) -> str:
+        numbers = self._met.get(function)
+        if numbers is None:
             place = self._places[function]
-            parts = (origin_of(place), place.path or _UNKNOWN, place.name)
-            names = tuple(map(self._name, _OWN, parts))
-            self._known[function] = tuple(map(self._ids.__getitem__, zip(_OWN, parts, strict=True)))
-        return f"{words[0]}={names[0]}\n{words[1]}={names[1]}\n{words[2]}={names[2]}\n"
+            object_, object_number = self._name(self._objects, origin_of(place))
+            file, file_number = self._name(self._files, place.path or _UNKNOWN)
+            name, number = self._name(self._functions, place.name)
+            self._met[function] = (object_number, file_number, number)
+            return f"{words[0]}={object_}\n{words[1]}={file}\n{words[2]}={name}\n"
+        text = f"{words[0]}={numbers[0]}\n{words[1]}={numbers[1]}\n{words[2]}={numbers[2]}\n"
+        known[function] = text
+        return text
 
-    def _name(self, kind: str, name: str) -> str:
-        known = self._ids.get((kind, name))
-        if known is not None:
-            return known
-        number = self._ids[kind, name] = f"({len(self._ids) + 1})"
+    def _name(self, known: dict[str, str], name: str) -> tuple[str, str]:
+        """What is written for a name now, and from then on."""
+        number = known.get(name)
+        if number is not None:
+            return number, number
+        self._count += 1
+        number = known[name] = f"({self._count})"
         text = printable(name) or _UNKNOWN
         # Readers drop blanks before a name.
-        return f"{number} {text if text[0] != ' ' else _BLANK + text[1:]}"
+        return f"{number} {text if text[0] != ' ' else _BLANK + text[1:]}", number
 
 
 def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
@@ -197,12 +217,11 @@ def _pieces(tables: Tables, totals: Totals, meta: Meta) -> Iterator[str]:
     yield "".join([f"{line}\n" for line in _head(tables, totals, meta)])
     yield f"summary: {total}\n"
     names = _Names(places)
-    for function, (own, calls) in costs.functions().items():
-        yield f"\n{names.position(function, _OWN)}"
-        for line in own:
-            yield f"{line}\n"
-        for at, callee, cost in calls:
-            yield f"{names.position(callee, _CALLED)}calls=1 0\n{at} {cost}\n"
+    for function, own, calls in costs.functions():
+        parts = ["\n", names.own(function), *own]
+        for line, callee, cost in calls:
+            parts.append(f"{names.called(callee)}calls=1 0\n{line} {cost}\n")
+        yield "".join(parts)
     yield f"\ntotals: {total}\n"
 
 
