@@ -118,13 +118,12 @@ class _Function(NamedTuple):
     calls: Sequence[tuple[int, int, str]]
 
 
-def _by_unit(weights: Sequence[Mapping[_Key, int]]) -> Iterator[tuple[_Key, str]]:
-    """Yield costs, which have a number for each unit."""
+def _by_unit(weights: Sequence[Mapping[_Key, int]]) -> Iterable[tuple[_Key, str]]:
+    """Return costs, which have a number for each unit."""
     if len(weights) == 1:
-        yield from zip(weights[0], map(str, weights[0].values()), strict=True)
-        return
-    for key in dict.fromkeys(chain.from_iterable(weights)):
-        yield key, " ".join([str(each.get(key, 0)) for each in weights])
+        return zip(weights[0], map(str, weights[0].values()), strict=True)
+    keys = dict.fromkeys(chain.from_iterable(weights))
+    return ((key, " ".join([str(each.get(key, 0)) for each in weights])) for key in keys)
 
 
 class _Names:
