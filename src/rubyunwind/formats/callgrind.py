@@ -80,7 +80,7 @@ class _Costs:
         own = self._own[at]
         own[spots[-1]] = own.get(spots[-1], 0) + weight
         calls: Iterable[tuple[int, int]] = zip(spots, functions[1:])  # noqa: B905 - one is longer
-        if len(set(pairwise(functions))) < len(functions) - 1:
+        if len(set(functions)) < len(functions) and len(set(pairwise(functions))) < len(functions) - 1:
             # The first of the calls from one function to another: later ones are inside it.
             first: dict[tuple[int, int], tuple[int, int]] = {}
             for pair, call in zip(pairwise(functions), calls, strict=True):
