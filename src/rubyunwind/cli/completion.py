@@ -77,7 +77,9 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
     def format_completion(self, item: CompletionItem) -> str:
         """Return a candidate's type, a comma, and what fish takes: the value, a tab and the description."""
-        return f"{item.type},{item.value}" + (f"\t{item.help}" if item.help else "")
+        found = f"{item.type},{item.value}"
+        # A line each, of which a tab begins the description.
+        return f"{found}\t{' '.join(item.help.splitlines())}" if item.help else found
 
 
 add_completion_class(DescribingBash)
