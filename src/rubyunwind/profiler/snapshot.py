@@ -18,7 +18,7 @@ from rubyunwind.process.memory import LiveMemory, MemoryReadError
 from rubyunwind.process.registers import AARCH64, X86_64, RegisterLayout, layout_of
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.context_reader import ContextReader
-from rubyunwind.profiler.files import FileCache
+from rubyunwind.profiler.files import FileCache, given_up_notes
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
 from rubyunwind.profiler.reasons import TORN
@@ -308,6 +308,7 @@ class _Unwinder:
         assembler = Assembler(processes, self._collection.maps["kernel_stackmap"])
         threads = tuple(_name(each, assembler) for each in held)
         ruby = self.process.ruby
+        notes += tuple(given_up_notes(self._files.given_up))
         if self.process.refusal is not None:
             notes += (f"{self.process.refusal}; native frames only",)
         elif ruby is None:
