@@ -4,8 +4,8 @@
 Run as a program it mounts a copy of a folder by /dev/fuse, and takes orders from stdin, one a line: "silent
 OPERATION" (it never answers that one again), "fail OPERATION", "size BYTES" (what stat says of every file),
 "shrink BYTES" (what is behind them is gone), "change" (other bytes in each answer), "forget" (the kernel is
-to ask again for what it has read), "answer" (all of it again, and what was kept back). It says "done" to each.
-It ends with its stdin, or after two minutes, and then whoever still waits for it gets an error.
+to ask again for what it has read), "answer" (all of it again, and what was kept back). It says "done" each
+time. It ends with its stdin, or after two minutes, and then whoever still waits for it gets an error.
 """
 
 from __future__ import annotations

@@ -85,6 +85,14 @@ def ruby_on(mount: SilentMount) -> tuple[str, ...]:
     return ("env", f"LD_LIBRARY_PATH={mount.at}", RUBY, "--disable-gems")
 
 
+def spun_for(pid: int, seconds: float) -> None:
+    """Wait until a process has used so much CPU time: the pages of its loop have been read by then."""
+    end = time.monotonic() + BOUND
+    while int(Path(f"/proc/{pid}/stat").read_text().split()[13]) < seconds * os.sysconf("SC_CLK_TCK"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def sample_both(odd: int, healthy: int, count: int = 100) -> tuple[Profiler, list[Sample]]:
     """Sample until `count` samples of each came, looking at how long each call takes."""
     samples: list[Sample] = []
@@ -140,6 +148,7 @@ def test_a_server_that_answers_is_as_good_as_a_disk(mount: SilentMount) -> None:
 def test_a_file_whose_server_does_not_answer_or_lies_is_given_up(order: str, mount: SilentMount) -> None:
     with process(*ruby_on(mount), script=SPIN) as odd, ruby(SPIN) as healthy:
         hear(odd), hear(healthy)
+        spun_for(odd.pid, 0.5)
         path = str(mount.file)
         mount.tell(order)
         profiler, samples = sample_both(odd.pid, healthy.pid)

@@ -80,8 +80,8 @@ class Mounts:
 
     Those are our own mount namespace, and that of the machine's first process. In those of others anybody may
     have mounted anything, an overlay over a file system of his own, too; there, only a type that needs no
-    server is believed. A context manager: while it is entered, by several even, it holds descriptors, and reads
-    only what has changed.
+    server is believed. A context manager: while it is entered, by several even, it holds descriptors, and
+    reads only what has changed.
     """
 
     def __init__(self) -> None:
