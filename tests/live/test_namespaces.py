@@ -132,6 +132,42 @@ def test_of_all_processes_it_sees_those_of_its_namespace_and_of_deeper_ones(
         assert [sample["reason"] for sample in mine[15:] if not sample["complete"]] == []
 
 
+# Two threads that sleep, and say for how long they were off the CPU meanwhile.
+NAPS = """
+    def now(clock) = Process.clock_gettime(clock, :nanosecond)
+    def off_cpu
+      began = now(Process::CLOCK_MONOTONIC) - now(Process::CLOCK_THREAD_CPUTIME_ID)
+      yield
+      now(Process::CLOCK_MONOTONIC) - now(Process::CLOCK_THREAD_CPUTIME_ID) - began
+    end
+    def long_nap = sleep(0.1)
+    def short_nap = sleep(0.01)
+    long = Thread.new { off_cpu { 15.times { long_nap } } }
+    short = Thread.new { off_cpu { 100.times { short_nap } } }
+    File.write("said", "#{long.value} #{short.value}")
+"""
+
+
+def test_threads_off_the_cpu_are_told_apart_in_a_pid_namespace(record: Record, tmp_path: Path) -> None:
+    arguments = ("--off-cpu=only", "-o", "waits.jsonl", "--", RUBY, "--disable-gems", "-e", NAPS)
+    recorder = record(*arguments, wrapper=DEEPER)
+    assert recorder.wait() == 0, recorder.err
+    samples = read_jsonl((tmp_path / "waits.jsonl").read_bytes())
+    (pid,) = ids(samples)
+    assert pid < 50
+    assert {(sample["origin"], sample["unit"]) for sample in samples} == {("off-cpu", "ns")}
+    tids = set()
+    for label, said in zip(("long_nap", "short_nap"), (tmp_path / "said").read_text().split(), strict=True):
+        mine = [sample for sample in samples if label in labels(sample)]
+        (tid,) = {sample["tid"] for sample in mine}
+        assert tid < 50
+        tids.add(tid)
+        total = sum(sample["weight"] for sample in mine)
+        assert abs(total - int(said)) <= 0.05 * int(said), (total, said)
+        assert [sample["reason"] for sample in mine if not sample["complete"]] == []
+    assert len(tids) == 2
+
+
 def test_children_are_followed_there_and_nothing_is_left_of_them(tmp_path: Path) -> None:
     program = tmp_path / "inside.py"
     program.write_text(

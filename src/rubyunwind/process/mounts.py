@@ -88,10 +88,7 @@ class Mounts:
         self._owner = os.getpid()
         self._users = 0
         self._tables: list[_WatchedTable] = []
-        self._unnamed = (
-            -1,
-            -1,
-        )  # mount and device of memory that is shared without a name: memfd and the like
+        self._unnamed = (-1, -1)  # mount and device of shared memory that has no name (memfd_create)
 
     def local_devices(self) -> frozenset[int]:
         """Return the devices that the kernel serves by itself, as of this moment."""
