@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rubyunwind.abi import TraceFlag, decode_trace
 from rubyunwind.bpf.hosted import HostedCollection, HostMemory, HostTask
@@ -156,10 +156,10 @@ def _of_process(pid: int, context: int, force_version: str | None) -> Snapshot:
     with ExitStack() as stack:
         image = LiveProcess(pid)
         unwinder = stack.enter_context(_Unwinder(pid, image, layout_of(), context, force_version))
-        memory = HostMemory.of_process(image.memory.fd)
         comm = identity.comm
         with StoppedProcess(pid) as stopped:
             unwinder.process.sync()  # mapped since, by the threads that are stopped now
+            memory = HostMemory.of_process(image.memory)
             held = [
                 _Held(
                     thread.tid,
@@ -276,10 +276,8 @@ class _Unwinder:
     def read(self, ruby: RubyRuntime, thread: RubyThread, comm: str) -> bytes | None:
         """Read the Ruby stack of a thread that may be running; None if it never held still for that."""
         memory = self._image.memory
-        if isinstance(memory, LiveMemory):
-            host = HostMemory.of_process(memory.fd)
-        else:
-            host = HostMemory(memory=memory)
+        is_live = isinstance(memory, LiveMemory)
+        host = HostMemory.of_process(cast("LiveMemory", memory)) if is_live else HostMemory(memory=memory)
         reader = ContextReader(self._collection, host, ruby.proc_info, self.pid)
         for _ in range(_ATTEMPTS):
             record = reader.read(thread.context, thread.tid, comm, time.monotonic_ns())
