@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rubyunwind import Profiler, Sample
+from rubyunwind import Profiler, Sample, UserProfiler
 from rubyunwind.process.deputy import deputies
 from rubyunwind.profiler.snapshot import take_snapshot
 from rubyunwind.report.sources import source_of
@@ -198,6 +198,21 @@ def test_memory_that_is_a_silent_file_is_not_waited_for(mount: SilentMount) -> N
                 image.memory.read(mapping.start, 64)
             assert time.monotonic() - began < BOUND
             assert image.first_address() not in range(mapping.start, mapping.end)
+        mount.tell("answer")
+
+
+def test_sampling_from_user_space_does_not_wait_for_ever(mount: SilentMount) -> None:
+    with process(*ruby_on(mount), script=SPIN) as odd, ruby(SPIN) as healthy:
+        hear(odd), hear(healthy)
+        spun_for(odd.pid, 0.5)
+        mount.tell("silent read")
+        began = time.monotonic()
+        with UserProfiler([odd.pid, healthy.pid], rate=99) as profiler:
+            samples: list[Sample] = []
+            while of(samples, healthy.pid) < 50 and time.monotonic() - began < 60:
+                samples += profiler.poll(0.1)
+            samples += profiler.stop()
+        is_exact(samples, healthy.pid)
         mount.tell("answer")
 
 
