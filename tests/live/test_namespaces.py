@@ -17,6 +17,7 @@ from rubyunwind import Profiler
 from rubyunwind.bpf.features import CO_RE, LEGACY
 from rubyunwind.errors import NotSupported
 from rubyunwind.process.identity import read_status
+from rubyunwind.process.image import LiveProcess
 from rubyunwind.profiler import tracer as tracer_module
 from rubyunwind.profiler.profiler import Profiler as ProfilerClass
 
@@ -285,3 +286,26 @@ def test_samples_say_which_container_they_are_of(container_group: Path) -> None:
             samples += profiler.stop()
     found = {(sample.pid, sample.container) for sample in samples}
     assert found == {(inside.pid, "0123456789abcdef" * 4), (outside.pid, None)}
+
+
+def test_files_of_an_overlay_that_only_the_target_sees_are_read_by_a_deputy(tmp_path: Path) -> None:
+    """Whoever may mount in his own namespace may have laid it over anything."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "upper").mkdir()
+    run = f"exec chroot {tmp_path}/root {RUBY} --disable-all -e '{SPIN}'"
+    # In memory, as an overlay is not laid over what it is in itself.
+    script = f"mount -t tmpfs none {tmp_path}/upper && mkdir {tmp_path}/upper/u {tmp_path}/upper/w && "
+    script += f"mount -t overlay none -o lowerdir=/,upperdir={tmp_path}/upper/u,workdir={tmp_path}/upper/w "
+    script += f"{tmp_path}/root && {run}"
+    with process("unshare", "--mount", "sh", "-c", script) as target:
+        until(lambda: read_status(target.pid).comm.startswith("ruby"), "it does not begin")
+        with LiveProcess(target.pid) as image:
+            (code, *_) = [mapping for mapping in image.mappings() if mapping.executable and mapping.is_file]
+            with image.open(code) as elf:
+                assert elf.distant is not None
+        with Profiler([target.pid], rate=RATE) as profiler:
+            samples = gather(profiler, 200)
+        assert profiler.stats.given_up == 0
+    last = samples[-60:]
+    assert [sample.reason for sample in last if not sample.complete] == []
+    assert {tuple(f.label for f in s.frames if f.kind == "ruby") for s in last} == {tuple(NAMED)}

@@ -15,7 +15,7 @@ import shutil
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,12 +234,14 @@ class Deputies:
         finally:
             theirs.close()
         self._socket = ours
+        began = time.monotonic()
         try:
             ours.settimeout(_START)
             said = ours.recv(16)
         except OSError:
             said = b""
         if said != b"ready":
+            self._left -= time.monotonic() - began  # else it would be tried again for each file
             self._end()
             raise GivenUp("the program that is to read it did not start")
 
@@ -273,14 +275,13 @@ class Deputies:
         if child is not None:
             import subprocess
 
+            began = time.monotonic()
             try:
                 child.wait(_END)
             except subprocess.TimeoutExpired:  # it closes a file, say
                 child.kill()
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(_END)
-                if child.returncode is None:
-                    self._silent[_BY_NAME - child.pid] = child
+                self._left -= time.monotonic() - began
+                self._silent[_BY_NAME - child.pid] = child
 
     def _close(self) -> None:
         if self._socket is not None:
