@@ -110,7 +110,8 @@ def test_all_waiting_together_is_bounded(
     path.write_bytes(b"data")
     monkeypatch.setattr(module, "_SHARE", 0.0)
     file = deputies.open_path(str(path))
-    reasons = []
+    reasons: list[str] = []
+    end = time.monotonic() + 30
     while not any("take too long" in reason for reason in reasons):
         try:
             file.read(0, 4)  # by one that is started for it, if need be
@@ -118,7 +119,8 @@ def test_all_waiting_together_is_bounded(
             reasons.append(str(error))
         for child in children():
             os.kill(child, signal.SIGSTOP)
-        assert len(reasons) < 100
+        assert time.monotonic() < end
+        time.sleep(0.01)  # one that was killed takes a moment
     file.close()
 
 

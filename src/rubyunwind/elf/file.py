@@ -16,11 +16,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+from rubyunwind.elf.readable import Readable
 from rubyunwind.errors import DecodeError
 
-__all__ = ["EM_AARCH64", "EM_X86_64", "ET_REL", "MAX_READ", "ElfFile", "Readable", "Section", "Segment"]
+__all__ = ["EM_AARCH64", "EM_X86_64", "ET_REL", "MAX_READ", "ElfFile", "Section", "Segment"]
 
 # elf.h
 EM_X86_64 = 62
@@ -80,23 +80,6 @@ class Segment:
     def executable(self) -> bool:
         """Whether it is mapped with execute permission."""
         return bool(self.flags & PF_X)
-
-
-class Readable(Protocol):
-    """A file that somebody else reads. `stamp` is as in ElfFile; `read` may return less, and raise OSError.
-
-    `trouble` says why it can be read no longer, "" if it can.
-    """
-
-    size: int
-    stamp: tuple[int, int, int, int]
-    trouble: str
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return bytes at an offset."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class ElfFile:
