@@ -595,7 +595,7 @@ def test_a_process_that_the_tables_have_no_room_for_is_counted(world: World) -> 
     collection.report(9)
     tracker.run()
     assert not tracker.processes
-    assert tracker.pressure() == {"waiting": 0, "evicted": 0, "no_room": 1}
+    assert tracker.pressure() == {"waiting": 0, "evicted": 0, "no_room": 1, "given_up": 0}
     assert set(collection.maps["reported_pids"]) == {key(9)}
     assert world.log[-1] == ("forget", 9)
 

@@ -13,6 +13,7 @@ from rubyunwind.errors import BpfError, RubyUnwindError
 from rubyunwind.process.identity import descendants, read_status, running_pids
 from rubyunwind.profiler.budget import Budget
 from rubyunwind.profiler.code_registry import CodeRegistry
+from rubyunwind.profiler.files import given_up_notes
 from rubyunwind.profiler.followed import FollowedPids
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
@@ -114,7 +115,12 @@ class ProcessTracker:
     def pressure(self) -> dict[str, int]:
         """Return how the tables and what has to wait for a place in them are doing: fields of Totals."""
         no_room = self._no_room + self._code.no_room
-        return {"waiting": len(self._reports), "evicted": self._evicted, "no_room": no_room}
+        return {
+            "waiting": len(self._reports),
+            "evicted": self._evicted,
+            "no_room": no_room,
+            "given_up": len(self.files.given_up),
+        }
 
     def notes(self) -> list[str]:
         """Return what a user should know about the processes: no Ruby in it, a layout that was assumed, ...
@@ -132,7 +138,7 @@ class ProcessTracker:
                 found += [f"{process.ruby.mapping.path}: {note}" for note in process.ruby.notes]
             elif not self._everything:
                 found.append(f"pid {pid}: {NO_RUBY}")
-        found = list(dict.fromkeys(found))
+        found = list(dict.fromkeys((*given_up_notes(self.files.given_up), *found)))
         if self._budget.exceeded >= _OFTEN:
             found.insert(0, TOO_MANY)
         if self._everything and len(found) > _MOST_NOTES:

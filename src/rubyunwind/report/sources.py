@@ -13,6 +13,8 @@ import re
 import stat
 from dataclasses import dataclass
 
+from rubyunwind.errors import GivenUp
+from rubyunwind.process.mapped_files import open_local
 from rubyunwind.report.git import Committed, committed
 
 __all__ = ["Source", "source_of"]
@@ -23,6 +25,7 @@ _MAGIC = re.compile(rb"\A\s*#.*coding\s*[:=]\s*([\w.-]+)")
 # Encodings that Ruby takes for source; Python has others of these names' kind that are none.
 _ENCODINGS = re.compile(r"(?i)(iso-?8859-|windows-|cp|ibm|euc-|koi8-|shift_jis|gb|big5)[\w-]*")
 _RENAMED = {"windows-31j": "cp932"}
+_NO_FILE, _TOO_LARGE = "is no regular file, and not read", "has {} bytes, too many for source"
 # Ruby's own names for code that is in no file.
 _NO_FILES = ("(", "<internal:", "-e")
 
@@ -103,19 +106,37 @@ def _encoding(first: list[bytes]) -> str:
 def _read(path: str) -> tuple[bytes | None, int, str]:
     """Return the contents, when they were last written (unix ns), and why there are none."""
     try:
-        # Not blocking, so that a pipe that somebody has put there does not hold us up.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError as error:
-        return None, 0, f"cannot be read: {error.strerror}"
+        pinned = open_local(path)
+        if pinned < 0:  # on a server that may not answer, or not known to the kernel yet
+            return _read_by_deputy(path)
+        try:
+            return _read_pinned(pinned)
+        finally:
+            os.close(pinned)
+    except (OSError, ValueError) as error:
+        return None, 0, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def _read_pinned(pinned: int) -> tuple[bytes | None, int, str]:
+    found = os.fstat(pinned)
+    if not stat.S_ISREG(found.st_mode):
+        return None, 0, _NO_FILE
+    if found.st_size > _LARGEST:
+        return None, 0, _TOO_LARGE.format(found.st_size)
+    fd = os.open(f"/proc/self/fd/{pinned}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            return None, 0, "is no regular file, and not read"
-        if found.st_size > _LARGEST:
-            return None, 0, f"has {found.st_size} bytes, too many for source"
         # No more than its size: what the kernel makes up as it is read claims to have none.
         return os.pread(fd, found.st_size, 0), found.st_mtime_ns, ""
-    except OSError as error:
-        return None, 0, f"cannot be read: {error.strerror}"
     finally:
         os.close(fd)
+
+
+def _read_by_deputy(path: str) -> tuple[bytes | None, int, str]:
+    from rubyunwind.process.deputy import deputies
+
+    try:
+        text, size, changed = deputies.read_source(path, _LARGEST)
+    except GivenUp as error:
+        why = str(error).removeprefix(f"{path}: ")
+        return None, 0, why if why == _NO_FILE else f"cannot be read: {why}"
+    return (text, changed, "") if size <= _LARGEST else (None, 0, _TOO_LARGE.format(size))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rubyunwind.elf.file import EM_AARCH64, ElfFile
 from rubyunwind.errors import RubyUnwindError, UnsupportedRuby
-from rubyunwind.process.mappings import open_mapped
+from rubyunwind.process.mapped_files import open_mapped
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.ruby.filenames import candidates, is_ruby_name, series_in_path, version_in_name
 from rubyunwind.ruby.identifiers import find_identifier_table
