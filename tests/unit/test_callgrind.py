@@ -31,6 +31,17 @@ def test_a_call_in_a_recursion_counts_once_for_each_stack() -> None:
     assert read.own == {("samples", b, 2): 5}
 
 
+@pytest.mark.parametrize(
+    "other", [Frame("ruby", "b", path=""), Frame("ruby", "b\x07"), Frame("ruby", "b\\x07")]
+)
+def test_frames_that_are_written_alike_are_one_function(other: Frame) -> None:
+    plain = Frame("ruby", other.name.replace("\x07", "\\x07"))
+    stacks = [Sample(1, 1, 1, "ruby", (one, A, two, A)) for one, two in ((plain, other), (other, plain))]
+    read = read_callgrind(written("callgrind", stacks))
+    a, b = ("[ruby]", "/a.rb", "a"), ("[ruby]", "???", plain.name)
+    assert read.calls == {("samples", a, 1, b): 2, ("samples", b, 0, a): 2}
+
+
 def test_each_unit_is_an_event() -> None:
     some = [Sample(1, 1, 1, "ruby", (A,), weight=2), Sample(1, 1, 1, "ruby", (A,), unit="ns", weight=500)]
     read = read_callgrind(written("callgrind", some))

@@ -173,10 +173,17 @@ class _Names:
         return f"{number} {text if text[0] != ' ' else _BLANK + text[1:]}", number
 
 
+def _as_written(place: Place) -> tuple[str, str, str]:
+    return (printable(origin_of(place)), printable(place.path or _UNKNOWN), printable(place.name) or _UNKNOWN)
+
+
 def _gather(tables: Tables) -> tuple[list[Place], _Costs]:
     """Return the costs, and the functions that they are of."""
     places = list(tables.functions)
-    costs = _Costs(tables.units, [_Spot(function, line) for function, line, _ in tables.locations])
+    # For readers, functions that are written alike are one, and so a call of one by another is recursion.
+    alike: dict[tuple[str, str, str], int] = {}
+    numbers = [alike.setdefault(_as_written(place), number) for number, place in enumerate(places)]
+    costs = _Costs(tables.units, [_Spot(numbers[function], line) for function, line, _ in tables.locations])
     several = len({thread.pid for thread in tables.threads}) > 1
     roots: dict[int, int] = {}
     # The threads of a process are one here, so each of its stacks is added once for all of them.
