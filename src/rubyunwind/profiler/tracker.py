@@ -98,6 +98,7 @@ class ProcessTracker:
         self._reports = Reports(self._maps)
         self._sweep_due = time.monotonic() + _SWEEP
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
+        self.changes = 0  # processes that came, and changes that were seen in one
         self._evicted = self._no_room = 0
         self._budget = Budget(_SHARE, _BURST)
 
@@ -199,6 +200,7 @@ class ProcessTracker:
                 process.close()
             raise
         self._processes[pid] = process
+        self.changes += 1
         if not announced_only:
             self._schedule(pid, self._soonest)
         return process
@@ -292,6 +294,7 @@ class ProcessTracker:
             if not process.runs():
                 raise RubyUnwindError(f"process {pid} has ended")
             changed = process.sync()
+            self.changes += changed
             self._note_runtime(process)
         except RubyUnwindError as error:
             _log.debug("pid %d: %s", pid, error)
