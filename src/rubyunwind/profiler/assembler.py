@@ -39,6 +39,7 @@ _ANEW = 30.0
 # Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
 _MOST_FRAMES = 1 << 20
 _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
+_TIME = "ns"
 # What may have a name later.
 _PASSING = ("unknown", "error")
 
@@ -138,7 +139,7 @@ class Assembler:
                 batch.stack,
                 batch.thread,
                 array("i", batch.cpu),
-                self._weights(batch),
+                self._weights(batch, stacks),
             ),
         )
 
@@ -151,8 +152,8 @@ class Assembler:
             self._between()
         return stacks
 
-    def _weights(self, batch: TraceBatch) -> array[int]:
-        away = [trace.origin == TraceOrigin.OFF_CPU for trace in batch.stacks]
+    def _weights(self, batch: TraceBatch, stacks: Iterable[SampledStack]) -> array[int]:
+        away = [stack.unit == _TIME for stack in stacks]
         if not any(away):
             return array("Q", [1]) * len(batch)
         return array(
@@ -217,16 +218,16 @@ class Assembler:
         now = time.monotonic()
         offset = self.clock_offset
         seen = ((sampled[0] + offset) / 1e9, (sampled[1] + offset) / 1e9) if sampled else (now, now)
-        reused = sampled is not None and self._tracker.reused(trace.pid)
-        process = self._tracker.get(trace.pid, seen[0] if reused else None)
-        of = self.key(trace)
+        of = pid, digest = self.key(trace)
+        reused = sampled is not None and self._tracker.reused(pid)
+        process = self._tracker.get(pid, seen[0] if reused else None)
         if process is None:
             return self._named(trace, None, None, seen, of, set())
         symbolizer = _symbolizer_of(process, seen[0])
         stacks = self._stacks.get(process)
         if stacks is None:
             stacks = self._stacks[process] = _Stacks()
-        key = (symbolizer, of[1])
+        key = (symbolizer, digest)
         known = stacks.get(key)
         if known is None or not self._right(known, process, symbolizer, seen):
             known = stacks[key] = self._anew(trace, process, symbolizer, seen, of, known)
@@ -302,7 +303,7 @@ class Assembler:
     ) -> SampledStack:
         frames, reason = self.namer.name(trace, process, symbolizer, seen, grounds)
         origin = _ORIGINS.get(trace.origin, "unknown")
-        unit = "ns" if trace.origin == TraceOrigin.OFF_CPU else "samples"
+        unit = _TIME if trace.origin == TraceOrigin.OFF_CPU else "samples"
         ahead = self.named_ahead.get(of)
         if ahead is not None and any(frame.kind == "unknown" for frame in frames):
             return ahead

@@ -302,6 +302,7 @@ class Profiler:
         reported = self._reports.consume() > 0
         self._reports.records()
         traces = self._traces.consume()
+        self._taken = time.monotonic()
         if not (reported or traces or self._away) and self._pace.may_rest(
             self._assembler.unnamed, self._news
         ):
@@ -332,9 +333,9 @@ class Profiler:
             if self._away is not None:
                 self._away.look()
             self._take()
-            batch = self._traces.traces()
-            if not len(batch):
+            if not self._traces.waiting:
                 return samples, wait
+            batch = self._traces.traces()
             fresh = self._assembler.samples(batch)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
                 self._tallies.count(stack, count)
@@ -342,6 +343,8 @@ class Profiler:
                 samples = fresh
             else:
                 samples.extend(fresh)
+            if not self._traces.waiting:  # all were named before there were more
+                return samples, wait
             if time.monotonic() > end:
                 self._tallies.unfinished += 1
                 return samples, 0.0

@@ -84,6 +84,7 @@ class StackNamer:
         if symbolizer is not None and symbolizer.hides_frames:
             of = symbolizer
             items = shown_frames(items, lambda body: of.folds(body, seen, grounds))
+        recursion: dict[Step, Frame] = {}
         for number, item in enumerate(reversed(items)):
             if number % _AT_A_TIME == 0:
                 self._between()
@@ -92,7 +93,10 @@ class StackNamer:
                 root_file = root_file or item.file_id
                 frame = self._native(item)
             elif kind == _RUBY:
-                frame = caller = self._ruby(item, symbolizer, seen, grounds)
+                known = recursion.get(item)
+                if known is None:
+                    known = recursion[item] = self._ruby(item, symbolizer, seen, grounds)
+                frame = caller = known
             elif kind == _CFUNC:
                 frame = self._cfunc(item, symbolizer, caller, seen, grounds)
             elif kind == _GC:
