@@ -300,7 +300,8 @@ class Profiler:
         self._timer.clear()
         self._hotplug.look()
         reported = self._reports.consume() > 0
-        self._reports.records()
+        if reported:
+            self._reports.records()
         traces = self._traces.consume()
         self._taken = time.monotonic()
         if not (reported or traces or self._away) and self._pace.may_rest(
@@ -323,7 +324,7 @@ class Profiler:
         Also returns the seconds until the processes are to be looked at again.
         """
         end = time.monotonic() + _LONGEST_WORK
-        samples = Samples()
+        samples: Samples | None = None
         first = True
         while True:
             # Processes first: what they have just mapped is missed by every sample until it is registered,
@@ -334,12 +335,12 @@ class Profiler:
                 self._away.look()
             self._take()
             if not self._traces.waiting:
-                return samples, wait
+                return samples or Samples(), wait
             batch = self._traces.traces()
             fresh = self._assembler.samples(batch)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
                 self._tallies.count(stack, count)
-            if not samples:
+            if samples is None:
                 samples = fresh
             else:
                 samples.extend(fresh)
