@@ -8,6 +8,8 @@ from array import array
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Trace, TraceFlag, TraceOrigin
 from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
@@ -40,13 +42,15 @@ class File:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.frames: dict[int, Named] = {}
 
     def begin_of(self, address: int) -> int:
         return address & ~0xFF
 
     def frame(self, address: int) -> Named:
         self.asked.append(address)
-        return Named("native", f"f{address:x}", module="/lib/x.so", offset=address)
+        made = Named("native", f"f{address:x}", module="/lib/x.so", offset=address)
+        return self.frames.setdefault(address, made)  # as a file does
 
 
 class Known:
@@ -171,6 +175,18 @@ class Bench:
         return self.assembler.sample(trace, 3)
 
 
+def native(address: int, file: int = LIBC, *, returned: bool = False) -> Frame:
+    return Frame(file_id=file, addr_or_line=address, kind=FrameMarker.NATIVE, return_address=returned)
+
+
+def ruby(body: int) -> Frame:
+    return Frame(file_id=body, addr_or_line=0x40, kind=FrameMarker.RUBY)
+
+
+def cfunc(entry: int) -> Frame:
+    return Frame(file_id=entry, kind=FrameMarker.RUBY_CFUNC)
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
@@ -263,21 +279,78 @@ def batch_of(stacks: tuple[Trace, ...], numbers: list[int], ktime: list[int] | N
     )
 
 
+def test_a_stack_of_which_only_the_leaf_is_new_is_not_named_from_its_root(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    rest = (ruby(1), cfunc(2), ruby(3), native(0x180, LIBRUBY), native(0x60))
+    first = bench.sample(native(0x110, LIBRUBY), *rest, origin=TraceOrigin.SAMPLING)
+    symbolizer.calls.clear()
+    other = bench.sample(native(0x118, LIBRUBY), *rest, origin=TraceOrigin.SAMPLING)
+    assert symbolizer.calls == []
+    assert (first.frames[0].name, other.frames[0].name) == ("f110", "f118")
+    assert other.frames[1:] == first.frames[1:]
+    # What it rests on has to be right for it, too.
+    symbolizer.line = 8
+    bench.clock.now += 2
+    later = bench.sample(native(0x120, LIBRUBY), *rest, origin=TraceOrigin.SAMPLING)
+    assert later.frames[1].line == 8
+    assert symbolizer.calls != []
+
+
+NATIVE_STEPS = st.builds(
+    native, st.sampled_from([0x50, 0x110, 0x180, 0x300]), st.sampled_from([LIBC, LIBRUBY, 0x99])
+)
+STEPS = st.one_of(
+    NATIVE_STEPS,
+    st.builds(ruby, st.integers(1, 3)),
+    st.builds(cfunc, st.integers(1, 3)),
+    st.builds(lambda address: Frame(addr_or_line=address, kind=FrameMarker.KERNEL), st.integers(1, 3)),
+    st.just(Frame(kind=FrameMarker.RUBY_GC)),
+)
+ENDS = st.sampled_from(
+    [[], *([Frame(addr_or_line=code, kind=FrameMarker.ABORT)] for code in (ErrorCode.NATIVE_ZERO_PC, 4, 5))]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    leaves=st.lists(NATIVE_STEPS, min_size=2, max_size=4),
+    rest=st.lists(STEPS, max_size=9),
+    end=ENDS,
+    flags=st.sampled_from([0, TraceFlag.NATIVE_ROOT, TraceFlag.RUBY_MET, WHOLE]),
+    origin=st.sampled_from([TraceOrigin.SAMPLING, TraceOrigin.OFF_CPU]),
+    kernel=st.sampled_from([-1, 7]),
+    clauses=st.sets(st.integers(1, 3)),
+)
+def test_with_another_leaf_a_stack_is_what_it_is_when_all_of_it_is_named(
+    leaves: list[Frame],
+    rest: list[Frame],
+    end: list[Frame],
+    flags: TraceFlag,
+    origin: TraceOrigin,
+    kernel: int,
+    clauses: set[int],
+) -> None:
+    fields: dict[str, Any] = {"flags": flags, "origin": origin, "kernel_stack_id": kernel}
+    with pytest.MonkeyPatch.context() as patch:
+        one = Bench(patch)
+        for leaf in leaves:
+            alone = Bench(patch)
+            for bench in (one, alone):
+                bench.kernel.stacks[7] = (1, 2)
+                assert bench.tracker.process.symbolizer is not None
+                bench.tracker.process.symbolizer.clauses = clauses
+            found, expected = (bench.sample(leaf, *rest, *end, **fields) for bench in (one, alone))
+            assert (found.frames, found.reason, found.unit) == (
+                expected.frames,
+                expected.reason,
+                expected.unit,
+            )
+
+
 def test_the_rings_are_emptied_while_a_deep_stack_is_named(bench: Bench) -> None:
     bench.sample(*(native(0x50 + n) for n in range(100)))
     assert bench.breaks >= 4
-
-
-def native(address: int, file: int = LIBC, *, returned: bool = False) -> Frame:
-    return Frame(file_id=file, addr_or_line=address, kind=FrameMarker.NATIVE, return_address=returned)
-
-
-def ruby(body: int) -> Frame:
-    return Frame(file_id=body, addr_or_line=0x40, kind=FrameMarker.RUBY)
-
-
-def cfunc(entry: int) -> Frame:
-    return Frame(file_id=entry, kind=FrameMarker.RUBY_CFUNC)
 
 
 def test_the_head_of_a_sample_is_the_traces(bench: Bench) -> None:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from rubyunwind.abi import TraceOrigin
 from rubyunwind.process.kernel_clock import offset_ns
+from rubyunwind.profiler.known_stacks import KnownStack, KnownStacks, alike, digest_of
 from rubyunwind.profiler.sample import Sample
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 from rubyunwind.profiler.stack_namer import StackNamer
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from rubyunwind.bpf.maps import Map
     from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
     from rubyunwind.profiler.files import FileCache
-    from rubyunwind.profiler.interpreter import InterpreterLoop
     from rubyunwind.profiler.process import ProfiledProcess
     from rubyunwind.ruby.code_cache import Known, Seen
-    from rubyunwind.ruby.detect import RubyRuntime
     from rubyunwind.ruby.symbolize import RubySymbolizer
 
 __all__ = ["Assembler", "Processes", "StackKey"]
@@ -45,24 +42,6 @@ _PASSING = ("unknown", "error")
 
 # Process and digest.
 StackKey = tuple[int, bytes]
-
-
-@dataclass(slots=True)
-class _Stack:
-    """What was named and when, when that was last right, and what it rests on; without it is named again."""
-
-    named: SampledStack
-    since: float
-    right: float
-    grounds: tuple[Known, ...] | None
-    loop: InterpreterLoop | None
-    ruby: RubyRuntime | None
-
-
-class _Stacks(dict[tuple["RubySymbolizer | None", bytes], _Stack]):
-    """The stacks of a process, and how many frames they have."""
-
-    frames = 0
 
 
 class Processes(Protocol):
@@ -107,7 +86,7 @@ class Assembler:
         # Of each process, by who names its code and digest: a deep stack has some ten kilobytes.
         # There is a new symbolizer after exec, and when more can be read of a Ruby that has just started.
         # Nobody else keeps a process that has ended: what was named of it goes with it.
-        self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
+        self._stacks: WeakKeyDictionary[ProfiledProcess, KnownStacks] = WeakKeyDictionary()
         self._kept = 0  # frames in them, or more
         # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
         # when somebody sets the wall clock, times go on as they were.
@@ -204,11 +183,7 @@ class Assembler:
     @staticmethod
     def key(trace: Trace) -> StackKey:
         """Return what traces of equal stacks share."""
-        # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
-        raw = memoryview(bytes(trace))
-        digest = blake2b(raw[56:72], digest_size=16)
-        digest.update(raw[80:])
-        return trace.pid, digest.digest()
+        return trace.pid, digest_of(trace)
 
     def stack(self, trace: Trace, sampled: tuple[int, int] | None = None) -> SampledStack:
         """Return the stack of a trace, every frame named.
@@ -226,15 +201,47 @@ class Assembler:
         symbolizer = _symbolizer_of(process, seen[0])
         stacks = self._stacks.get(process)
         if stacks is None:
-            stacks = self._stacks[process] = _Stacks()
+            stacks = self._stacks[process] = KnownStacks()
         key = (symbolizer, digest)
         known = stacks.get(key)
-        if known is None or not self._right(known, process, symbolizer, seen):
-            known = stacks[key] = self._anew(trace, process, symbolizer, seen, of, known)
+        if known is None:
+            known = self._first(trace, process, symbolizer, seen, of)
+        elif not self._right(known, process, symbolizer, seen):
+            known = self._anew(trace, process, symbolizer, seen, of, known)
+        else:
+            return known.named
+        stacks[key] = known
         return known.named
 
+    def _first(
+        self,
+        trace: Trace,
+        process: ProfiledProcess,
+        symbolizer: RubySymbolizer | None,
+        seen: Seen,
+        of: StackKey,
+    ) -> KnownStack:
+        """Name a stack that is not known, if it can be as one of which only the leaf is another."""
+        leaf, loop = trace.leaf(), process.interpreter
+        file = self._tracker.files.by_id(leaf.file_id) if leaf is not None else None
+        # On aarch64 what a coroutine runs is told by its native frames, see coroutines.py.
+        if leaf is None or file is None or file.aarch64 or symbolizer is None or loop is None:
+            return self._anew(trace, process, symbolizer, seen, of, None)
+        shared = alike(trace, leaf, in_loop=loop.holds(leaf))
+        if shared is None:
+            return self._anew(trace, process, symbolizer, seen, of, None)
+        stacks, key = self._stacks[process], (symbolizer, shared)
+        like = stacks.alike.get(key)
+        if like is not None and self._right(like, process, symbolizer, seen):
+            self._keep(process, len(like.named.frames))
+            return like.with_leaf(self.namer.native(leaf))
+        known = self._anew(trace, process, symbolizer, seen, of, None)
+        if known.grounds is not None and known.named.frames[0] is self.namer.native(leaf):
+            stacks.alike[key] = known
+        return known
+
     def _right(
-        self, known: _Stack, process: ProfiledProcess, symbolizer: RubySymbolizer | None, seen: Seen
+        self, known: KnownStack, process: ProfiledProcess, symbolizer: RubySymbolizer | None, seen: Seen
     ) -> bool:
         """Whether naming it again would give the same: sooner known than by naming hundreds of frames."""
         if known.loop is not process.interpreter or known.ruby is not process.ruby:
@@ -263,8 +270,8 @@ class Assembler:
         symbolizer: RubySymbolizer | None,
         seen: Seen,
         of: StackKey,
-        known: _Stack | None,
-    ) -> _Stack:
+        known: KnownStack | None,
+    ) -> KnownStack:
         now = time.monotonic()
         replaced, read = (symbolizer.replaced, symbolizer.read) if symbolizer is not None else (0, 0)
         unnamed = self.namer.unnamed
@@ -273,11 +280,9 @@ class Assembler:
         if known is not None and known.named == stack:
             stack = known.named  # one tuple for equal stacks, so that formats can compare by identity
         else:
-            self._make_room()
-            self._stacks[process].frames += len(stack.frames)
-            self._kept += len(stack.frames)
+            self._keep(process, len(stack.frames))
         if symbolizer is None:
-            return _Stack(stack, now, now, None, process.interpreter, process.ruby)
+            return KnownStack(stack, now, now, None, process.interpreter, process.ruby)
         self.fresh += symbolizer.read - read
         if symbolizer.replaced != replaced:
             self._note_replaced(process, symbolizer)
@@ -286,7 +291,7 @@ class Assembler:
         right = min((one.checked for one in grounds), default=now)
         lasts = all(one.final for one in grounds) and not any(one.kind in _PASSING for one in stack.frames)
         rests_on = tuple(grounds) if lasts else None
-        return _Stack(stack, now, right, rests_on, process.interpreter, process.ruby)
+        return KnownStack(stack, now, right, rests_on, process.interpreter, process.ruby)
 
     def _note_replaced(self, process: ProfiledProcess, symbolizer: RubySymbolizer) -> None:
         self._replaced += 1
@@ -309,6 +314,12 @@ class Assembler:
             return ahead
         return SampledStack(frames, reason is None, reason, origin, unit=unit)
 
+    def _keep(self, process: ProfiledProcess, frames: int) -> None:
+        """Note that so many frames more are kept; where there are too many, all are forgotten."""
+        self._make_room()
+        self._stacks[process].frames += frames
+        self._kept += frames
+
     def _make_room(self) -> None:
         if self._kept <= _MOST_FRAMES:
             return
@@ -316,7 +327,6 @@ class Assembler:
         if self._kept > _MOST_FRAMES:
             for stacks in self._stacks.values():
                 stacks.clear()
-                stacks.frames = 0
             self._kept = 0
 
 

@@ -91,7 +91,7 @@ class StackNamer:
             kind = item.kind
             if kind == _NATIVE:
                 root_file = root_file or item.file_id
-                frame = self._native(item)
+                frame = self.native(item)
             elif kind == _RUBY:
                 known = recursion.get(item)
                 if known is None:
@@ -142,7 +142,8 @@ class StackNamer:
             return None
         return without_what_precedes(items, file_id, file.begin_of)
 
-    def _native(self, item: Step) -> Frame:
+    def native(self, item: Step) -> Frame:
+        """Return the frame of a native step; the same object as long as the file has it in its cache."""
         file = self._files.by_id(item.file_id)
         # A return address lies behind its call, which may have been the function's last instruction.
         address = item.addr_or_line - item.return_address
