@@ -62,7 +62,9 @@ class _Names:
     """Stands for the tracker with one process, its symbolizer and its one file."""
 
     interpreter = _LOOP
-    replaced = 0
+    ruby = None
+    replaced = read = 0
+    hides_frames = False
     former = None
     ended = 0.0
     container = None
@@ -87,13 +89,13 @@ class _Names:
     def frame(self, address: int) -> Frame:
         return self._made("native", 0, address)
 
-    def ruby_frame(self, body: int, pc: int, method_entry: int, sampled: float) -> Frame:
+    def proven(self, grounds: object, seen: tuple[float, float]) -> float:
+        return seen[1]
+
+    def ruby_frame(self, body: int, pc: int, method_entry: int, seen: object, grounds: object) -> Frame:
         return self._made("ruby", body, pc)
 
-    def folds(self, iseq_body: int) -> bool:
-        return False
-
-    def cfunc_frame(self, method_entry: int, caller: Frame | None) -> Frame:
+    def cfunc_frame(self, method_entry: int, caller: Frame | None, seen: object, grounds: object) -> Frame:
         return self._made("cfunc", 0, method_entry)
 
     def _made(self, kind: Any, one: int, two: int) -> Frame:

@@ -31,15 +31,13 @@ def test_a_call_in_a_recursion_counts_once_for_each_stack() -> None:
     assert read.own == {("samples", b, 2): 5}
 
 
-@pytest.mark.parametrize(
-    "other", [Frame("ruby", "b", path=""), Frame("ruby", "b\x07"), Frame("ruby", "b\\x07")]
-)
-def test_frames_that_are_written_alike_are_one_function(other: Frame) -> None:
-    plain = Frame("ruby", other.name.replace("\x07", "\\x07"))
-    stacks = [Sample(1, 1, 1, "ruby", (one, A, two, A)) for one, two in ((plain, other), (other, plain))]
+def test_frames_that_are_written_alike_are_one_function() -> None:
+    one, other = Frame("ruby", "b"), Frame("ruby", "b", path="")
+    stacks = [Sample(1, 1, 1, "ruby", (one, A, other, A)), Sample(1, 1, 1, "ruby", (other, A, one, A))]
     read = read_callgrind(written("callgrind", stacks))
-    a, b = ("[ruby]", "/a.rb", "a"), ("[ruby]", "???", plain.name)
+    a, b = ("[ruby]", "/a.rb", "a"), ("[ruby]", "???", "b")
     assert read.calls == {("samples", a, 1, b): 2, ("samples", b, 0, a): 2}
+    assert read.own == {("samples", b, 0): 2}
 
 
 def test_each_unit_is_an_event() -> None:

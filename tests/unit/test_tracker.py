@@ -246,6 +246,40 @@ def test_between_two_looks_nothing_is_read(world: World) -> None:
     assert len(world.log) == before
 
 
+def test_where_nothing_is_reported_and_nothing_is_due_it_says_when_that_will_be(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.add(5)
+    for _ in range(14):
+        world.now += tracker.run(reported=False) + 1e-6
+    assert tracker.run(reported=False) == pytest.approx(1.0)
+    looks = world.count("sync", 5)
+    world.now += 0.4
+    assert tracker.run(reported=False) == pytest.approx(0.6, abs=0.001)
+    assert world.count("sync", 5) == looks
+    # What was told meanwhile is handled at once, and who is followed from now on is looked at soon.
+    collection.report(5)
+    tracker.run(reported=True)
+    assert world.count("sync", 5) == looks + 1
+    world.parents[6] = 1
+    tracker.follow(6)
+    assert tracker.run(reported=False) <= 0.01
+
+
+def test_what_comes_and_what_changes_is_counted(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    assert tracker.changes == 1
+    for _ in range(14):
+        world.now += tracker.run() + 1e-6
+    assert tracker.changes == 1
+    world.changing.add(5)
+    world.now += tracker.run() + 1.1
+    tracker.run()
+    assert tracker.changes > 1
+
+
 def test_a_report_of_a_known_process_is_handled_at_once_and_lets_the_next_one_through(world: World) -> None:
     world.parents[5] = 1
     tracker, collection = make()

@@ -98,7 +98,9 @@ class ProcessTracker:
         self._muted: set[int] = set()  # that are not reported before the next look
         self._reports = Reports(self._maps)
         self._sweep_due = time.monotonic() + _SWEEP
+        self._idle_until = 0.0  # nothing is due before
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
+        self.changes = 0  # processes that came, and changes that were seen in one
         self._evicted = self._no_room = 0
         self._budget = Budget(_SHARE, _BURST)
 
@@ -163,6 +165,7 @@ class ProcessTracker:
         With `children`, so are the processes it has forked and will fork. Raises RubyUnwindError if it has
         ended or may not be read.
         """
+        self._idle_until = 0.0
         process = self.add(pid, announced_only=from_exec)
         if self._everything:
             return process
@@ -205,6 +208,7 @@ class ProcessTracker:
                 process.close()
             raise
         self._processes[pid] = process
+        self.changes += 1
         if not announced_only:
             self._schedule(pid, self._soonest)
         return process
@@ -218,6 +222,14 @@ class ProcessTracker:
 
         `reported` is false if it has not said since the last call that anything is on its list.
         """
+        left = self._idle_until - time.monotonic()
+        if left > 0 and not (reported or self._reports):
+            return left
+        wait = self._run(reported)
+        self._idle_until = min(time.monotonic() + wait, self._sweep_due)
+        return wait
+
+    def _run(self, reported: bool) -> float:
         if reported:
             self._reports.take()
         worked = time.thread_time()
@@ -298,6 +310,7 @@ class ProcessTracker:
             if not process.runs():
                 raise RubyUnwindError(f"process {pid} has ended")
             changed = process.sync()
+            self.changes += changed
             self._note_runtime(process)
         except RubyUnwindError as error:
             _log.debug("pid %d: %s", pid, error)
@@ -313,7 +326,9 @@ class ProcessTracker:
             self.runtimes.add(f"ruby {process.ruby.version}")
 
     def _schedule(self, pid: int, wait: float) -> None:
-        self._due[pid] = (time.monotonic() + wait, wait)
+        due = time.monotonic() + wait
+        self._due[pid] = (due, wait)
+        self._idle_until = min(self._idle_until, due)
 
     def _end(self, pid: int) -> None:
         process = self._processes.pop(pid)
