@@ -122,10 +122,21 @@ def read_status(pid: int) -> ProcessStatus:
     except (FileNotFoundError, ProcessLookupError):
         raise AttachError(
             f"process {pid}: no such process (look at `ps`; in a container, pids are those seen from here"
-            f"{_HIDDEN if _proc_hides() else ''})"
+            f"{_HIDDEN if _is_there(pid) and _proc_hides() else ''})"
         ) from None
     except PermissionError:
         raise AttachError(f"process {pid}: /proc hides it from this user; run as root") from None
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process runs that /proc does not show: most that are looked for in vain have just ended."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _proc_hides() -> bool:

@@ -65,11 +65,15 @@ def object_type(flags: int) -> int:
     return flags & _TYPE_MASK
 
 
-def _object(memory: Memory, value: int, what: str) -> tuple[int, ...]:
+def _read_object(memory: Memory, value: int, what: str) -> bytes:
     # Objects are 8-byte aligned; nil, true, Fixnums and Symbols are not, or are tiny numbers.
     if value & 7 or value < 4096:
         raise BadObject(f"{what} is {value:#x}, which is no heap object")
-    return _OBJECT.unpack(memory.read(value, _OBJECT.size))
+    return memory.read(value, _OBJECT.size)
+
+
+def _object(memory: Memory, value: int, what: str) -> tuple[int, ...]:
+    return _OBJECT.unpack(_read_object(memory, value, what))
 
 
 def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: bool = False) -> bytes:
@@ -78,7 +82,8 @@ def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: boo
     Raises BadObject when it is no String, or is to be a frozen one and is not; MemoryReadError when it cannot
     be read.
     """
-    words = _object(memory, value, "a string")
+    head = _read_object(memory, value, "a string")
+    words = _OBJECT.unpack(head)
     flags = words[0]
     if object_type(flags) != T_STRING:
         raise BadObject(f"the object at {value:#x} is no String (type {object_type(flags):#x})")
@@ -86,10 +91,12 @@ def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: boo
         raise BadObject(f"the String at {value:#x} is one that may change: the one before it was freed")
     if flags & _FL_USER1:
         return _bounded(memory, words[3], words[2])
-    if layout.string_embedded_len_in_object:
-        return _bounded(memory, value + layout.string_embedded, words[2])
-    length = flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
-    return memory.read(value + layout.string_embedded, length) if length else b""
+    short = flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
+    inside = words[2] if layout.string_embedded_len_in_object else short
+    start = layout.string_embedded
+    if start + inside <= len(head):  # as most labels
+        return head[start : start + inside]
+    return _bounded(memory, value + start, inside)
 
 
 def string_length(memory: Memory, layout: Layout, value: int) -> int:
