@@ -189,13 +189,16 @@ def witness(pid: int) -> int:
     The leader may end before the other threads (pthread_exit in main); its maps and mem are empty then.
     Returns `pid` itself when no thread is left.
     """
-    for thread in (pid, *threads(pid)):
-        try:
-            if read_status(thread).state not in "ZX":
-                return thread
-        except AttachError:
-            continue
-    return pid
+    if _is_seen(pid):
+        return pid
+    return next(filter(_is_seen, threads(pid)), pid)
+
+
+def _is_seen(thread: int) -> bool:
+    try:
+        return read_status(thread).state not in "ZX"
+    except AttachError:
+        return False
 
 
 def check_attachable(pid: int) -> ProcessIdentity:
