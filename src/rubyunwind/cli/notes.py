@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rubyunwind.profiler.tracker import NO_RUBY
+from rubyunwind.profiler.process_notes import NO_RUBY
 from rubyunwind.profiler.user_profiler import NOT_SAMPLED
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from rubyunwind.profiler.files import given_up_notes
 from rubyunwind.profiler.followed import FollowedPids
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
+from rubyunwind.profiler.process_notes import process_notes
 from rubyunwind.profiler.reports import Reports
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
 
     from rubyunwind.profiler.native_tables import TracerMaps
 
-__all__ = ["NO_RUBY", "TOO_MANY", "ProcessTracker"]
+__all__ = ["TOO_MANY", "ProcessTracker"]
 
 TOO_MANY = (
     "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those "
     "that had to wait are counted as not registered yet"
 )
-NO_RUBY = "no Ruby was found in it; native frames only"
 
 # A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
 # that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples, and
@@ -42,8 +42,6 @@ _OF_A_TICK = 0.5
 _ENDED = 64
 # Seconds between looks for what was left behind.
 _SWEEP = 2.0
-# Of all that run, notes on so many are enough.
-_MOST_NOTES = 20
 # Seconds that a call may register processes for: then it is the turn of the traces, and the rest waits.
 _LONGEST = 0.1
 # A look that takes long (a process may map what it likes) is followed by a pause of so many times its length.
@@ -130,22 +128,9 @@ class ProcessTracker:
         What is so of a Ruby is said once, however many processes run it. Where everything is profiled, nobody
         expects each of them to be a Ruby.
         """
-        found: list[str] = []
-        for pid, process in self.known.items():
-            if process.left_out:
-                found.append(f"pid {pid}: {process.left_out} mappings of code are left out")
-            if process.refusal is not None:
-                found.append(f"pid {pid}: {process.refusal}; native frames only")
-            elif process.ruby is not None:
-                found += [f"{process.ruby.mapping.path}: {note}" for note in process.ruby.notes]
-            elif not self._everything:
-                found.append(f"pid {pid}: {NO_RUBY}")
-        found = list(dict.fromkeys((*given_up_notes(self.files.given_up), *found)))
-        if self._budget.exceeded >= _OFTEN:
-            found.insert(0, TOO_MANY)
-        if self._everything and len(found) > _MOST_NOTES:
-            found[_MOST_NOTES:] = [f"and {len(found) - _MOST_NOTES} more notes on processes"]
-        return found
+        ahead = given_up_notes(self.files.given_up)
+        found = process_notes(self.known, everything=self._everything, ahead=ahead)
+        return [TOO_MANY, *found] if self._budget.exceeded >= _OFTEN else found
 
     def get(self, pid: int, time: float | None = None) -> ProfiledProcess | None:
         """Return a process, also one that has ended lately; the one that had the pid at that `time`."""
