@@ -123,3 +123,18 @@ def test_where_ticks_are_rare_each_wakes_the_reader(started: Started) -> None:
     pace.go_on(0.004, 0, 0)
     assert timer.period < 0.1
     assert started(ticks=99)[0].wakeup_events > 1000
+
+
+def test_where_each_tick_wakes_the_reader_the_timer_is_for_the_processes_alone(started: Started) -> None:
+    pace, clock, timer = started(ticks=10)
+    set_to: list[float] = []
+    timer.set_period = set_to.append  # type: ignore[method-assign]
+    pace.go_on(0.08, 0, 0)
+    assert set_to == [0.08]
+    clock.now += 0.03  # woken by a sample
+    pace.go_on(0.05, 0, 0)
+    assert set_to == [0.08]  # it goes off then already
+    pace.go_on(0.025, 0, 0)
+    assert set_to == [0.08, 0.025]
+    clock.now += 0.023
+    assert not pace.may_rest(0, 0)  # so close to it nobody is woken once more

@@ -695,6 +695,24 @@ def test_of_all_processes_one_that_sleeps_is_not_looked_at(world: World) -> None
     assert world.count("sync", 6) >= before[1] + 9
 
 
+def test_of_all_processes_one_that_has_not_changed_is_looked_at_once_it_was_sampled(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make(everything=True, rate=20)
+    tracker.add(5)
+    # It has just come, so that is looked at on time; after that there is nothing to wake up for.
+    assert tracker.run() == pytest.approx(0.025)
+    world.now += 0.02  # awake for something else: that is early enough
+    assert tracker.run() > 0.5
+    looks = world.count("sync", 5)
+    world.now += 0.06
+    tracker.run()
+    assert world.count("sync", 5) == looks
+    cast("Any", tracker.processes[5]).sampled = world.now
+    world.now += 0.11
+    tracker.run()
+    assert world.count("sync", 5) == looks + 1
+
+
 def test_one_that_sleeps_and_ends_unseen_is_dropped_all_the_same(world: World) -> None:
     world.parents[5] = 1
     tracker, _ = make(everything=True)

@@ -23,6 +23,8 @@ _SHORT_PERIOD, _PERIOD, _QUIET_PERIOD = 0.002, 0.025, 0.1
 _HURRY, _NEWS = 5.0, 2.0
 # And where nothing is expected but what the kernel wakes us for.
 _LONG_PERIOD = 0.25
+# Seconds by which a look at the processes may be early, where we are awake anyhow.
+_EARLY = 0.003
 
 
 class Pace:
@@ -40,7 +42,7 @@ class Pace:
         self._relaxes = prompt
         self._set = self._usual
         self._unnamed = self._news = 0
-        self._hurry_until = self._due = self._look_due = 0.0
+        self._hurry_until = self._due = self._look_due = self._fires = 0.0
         self._news_until = time.monotonic() + _NEWS
         self.timer = Timer(self._usual)
 
@@ -57,7 +59,7 @@ class Pace:
     def may_rest(self, unnamed: int, news: int) -> bool:
         """Whether no process is to be looked at yet; the next look at the rings is set then. See `go_on`."""
         now = time.monotonic()
-        if now >= self._look_due:
+        if now + _EARLY >= self._look_due:
             return False
         self._due = min(self._look_due, now + self._period(now, self._look_due - now, unnamed, news))
         return True
@@ -80,8 +82,13 @@ class Pace:
             self._news = news
             self._news_until = now + _NEWS
         if self._prompt:
-            period = self._usual if wait < self._long else self._long
-        elif now < self._hurry_until:
+            # Whatever is sampled wakes us by itself: the timer is for the processes alone.
+            period = min(max(wait, self._short), self._long)
+            if abs(now + period - self._fires) > _EARLY:
+                self._fires = now + period
+                self.timer.set_period(period)
+            return period
+        if now < self._hurry_until:
             period = self._short
         else:
             period = self._quiet if self._relaxes and now >= self._news_until else self._usual

@@ -38,6 +38,8 @@ TOO_MANY = (
 # sooner than the next sample nobody needs to know: a look at half the time between two suffices.
 _SOONEST, _LATEST = 0.004, 1.0
 _OF_A_TICK = 0.5
+# The part of that by which a look may be early, as we are awake anyhow.
+_EARLY = 0.25
 # Processes that have ended, kept for traces that are still on their way and for what is to be said of them.
 _ENDED = 64
 # Seconds between looks for what was left behind.
@@ -220,7 +222,8 @@ class ProcessTracker:
         worked = time.thread_time()
         self._reports.handle(self._handle_report, self._processes, min(self._budget.left(), _LONGEST))
         now = time.monotonic()
-        for _, pid in sorted((due, pid) for pid, (due, _) in self._due.items() if due <= now):
+        soon = now + self._soonest * _EARLY
+        for _, pid in sorted((due, pid) for pid, (due, _) in self._due.items() if due <= soon):
             if time.thread_time() - worked > self._budget.left():
                 break
             if pid in self._due:
@@ -233,8 +236,9 @@ class ProcessTracker:
             return self._budget.wait(_STRETCH)
         if not self._budget.left() > 0:
             return max(_STRETCH, self._budget.wait(_STRETCH))
-        soonest = min((*(due for due, _ in self._due.values()), *self._followed.due()), default=now + _LATEST)
-        return max(0.0, soonest - time.monotonic())
+        # Among all that run, those that have not changed at the last look wait until something is sampled.
+        dues = (due for due, wait in self._due.values() if wait <= self._soonest or not self._everything)
+        return max(0.0, min((*dues, *self._followed.due()), default=now + _LATEST) - time.monotonic())
 
     def _handle_report(self, pid: int) -> bool:
         """Look at a process that was reported; False if it is not to be reported again for a while."""
@@ -272,14 +276,17 @@ class ProcessTracker:
         return status.ended or status.kernel_thread
 
     def _look(self, pid: int, wait: float) -> None:
-        """Look at a process that is due. Among all that run, one that sleeps is not worth it."""
+        """Look at a process that is due. Among all that run, one that sleeps is not worth it.
+
+        What has just changed is looked at again all the same: it may start, and be sampled any moment.
+        """
         process = self._processes[pid]
         due, _ = self._due[pid]
         if pid in self._muted:
             self._muted.discard(pid)
             self._reports.let_through(pid)
-        if self._everything and wait >= _LATEST and process.sampled < due - wait:
-            self._schedule(pid, wait)
+        if self._everything and wait > self._soonest and process.sampled < due - wait:
+            self._schedule(pid, min(2 * wait, _LATEST))
         else:
             self._sync(pid, wait)
 
