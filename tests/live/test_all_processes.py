@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from rubyunwind import Profiler, Sample
 from rubyunwind.abi import FollowFlag
+from rubyunwind.process.deputy import deputies
 from rubyunwind.process.identity import read_status
 
 from .recorder import Record, hear, process, read_jsonl, ruby, say, until
@@ -232,13 +233,19 @@ def test_of_processes_that_have_ended_nothing_is_left(unwinder: str, tmp_path: P
 
 
 def other_descriptors(profiler: Profiler) -> int:
-    """How many descriptors this process has but for those of registered processes and files.
+    """How many descriptors this process has but for those of registered processes and their files.
 
-    With the first process, and until the last one has gone, the table of mounts is open, too.
+    Nor are those counted that come and go with what runs beside us: the tables of mounts, and the socket of
+    the deputy, which reads the files of a process whose file system may keep silent.
     """
-    code, processes = profiler._tracker._code, len(profiler._tracker.processes)
+    names = []
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - the one that lists them has gone
+        with suppress(FileNotFoundError):
+            names.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+    code = profiler._tracker._code
     of_files = sum(file.elf._close is not None for file in code.files._by_id.values())
-    return len(os.listdir("/proc/self/fd")) - processes - bool(processes) - of_files  # noqa: PTH208
+    tables = sum(name.endswith("/mountinfo") for name in names)
+    return len(names) - len(profiler._tracker.processes) - of_files - tables - (deputies._socket is not None)
 
 
 # Many of them leave time for the profiler.
