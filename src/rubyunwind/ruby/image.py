@@ -11,6 +11,7 @@ from rubyunwind.elf.dynamic import DynamicSection
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError
 from rubyunwind.ruby.hidden import NOTHING_HIDDEN, HiddenPlaces, find_hidden
+from rubyunwind.ruby.layouts.described import described_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,7 @@ class RubyImage:
     Adding `bias` gives the address in the process. `is_program` tells a program (also a position
     independent one) from a shared library. `data` are the ranges (address, size) of initialized data,
     `writable` those of all data, initialized or not. `hidden` is what its code tells of variables without a
-    symbol.
+    symbol, `described` what its debug information tells of Layout's members.
     """
 
     path: str
@@ -101,6 +102,7 @@ class RubyImage:
     data: tuple[tuple[int, int], ...] = ()
     writable: tuple[tuple[int, int], ...] = ()
     hidden: HiddenPlaces = NOTHING_HIDDEN
+    described: Dictionary[str, int] = field(default_factory=dict)
 
     def symbol(self, name: str) -> ImageSymbol | None:
         """Return a symbol among those that matter, or None."""
@@ -159,6 +161,7 @@ def read_image(elf: ElfFile, mapping: Mapping) -> RubyImage:
         hidden=find_hidden(
             elf, table, context=not _CONTEXTS & symbols.keys(), loop="rb_vm_exec" not in symbols
         ),
+        described=described_offsets(elf),
     )
 
 
