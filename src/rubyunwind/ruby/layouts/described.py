@@ -79,7 +79,7 @@ def moved_notes(version: str, release: Layout, layout: Layout, known: bool) -> I
     pairs = ((each.name, getattr(layout, each.name), getattr(release, each.name)) for each in fields(layout))
     moved = ", ".join(f"{name} {one} instead of {two}" for name, one, two in pairs if one != two)
     if known and moved:
-        yield f"Ruby {version}: {DEBUG_INFORMATION} decides, which is not that release's: {moved}"
+        yield f"Ruby {version}: its debug information decides, which is not that release's: {moved}"
 
 
 def _read(files: list[ElfFile]) -> dict[str, int]:
