@@ -154,6 +154,19 @@ def deltas() -> Iterator[bytes]:
     yield struct.pack("<II?BBBxiiQQHH", 2, 1, False, 1, 2, 0, 8, -16, 0, 1 << 40, 0, 0)
 
 
+def debug_info() -> Iterator[bytes]:
+    bases = targets._debug_bases()
+    for which, image in enumerate(bases):
+        # The head of the unit and of its structs, the abbreviations.
+        places = (0x40, 0x44, 0x46, 0x48, 0x4C, 0x54, image.find(b"pc\0"), image.find(bytes([2, 0x13, 1])))
+        for kind in range(4):
+            yield bytes([which, kind, 1])
+            for at in places:
+                for value in (0, 2, 0x7F, 0xFF):
+                    yield bytes([which, kind, 1, 1]) + at.to_bytes(3, "little") + bytes([0, value])
+        yield bytes([len(bases), 0, 1]) + image
+
+
 def core() -> Iterator[bytes]:
     for which in range(len(targets._core_bases())):
         yield bytes([which])

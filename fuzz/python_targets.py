@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import core_images
+from dwarf_images import debug_parts
 from elf_images import (
     ALLOC,
     EH_FRAME,
@@ -42,7 +43,7 @@ from ruby_memory import BASE, RubyMemory
 from rubyunwind.abi import decode_trace
 from rubyunwind.bpf.btf import Btf
 from rubyunwind.bpf.spec import CollectionSpec, load_collection_spec
-from rubyunwind.elf import dependencies
+from rubyunwind.elf import dependencies, dwarf
 from rubyunwind.elf.deltas import StackDeltas, extract_stack_deltas
 from rubyunwind.elf.demangle import demangle
 from rubyunwind.elf.file import ElfFile
@@ -57,7 +58,10 @@ from rubyunwind.profiler.snapshot import take_snapshot
 from rubyunwind.ruby.identifiers import find_identifier_table
 from rubyunwind.ruby.labels import read_iseq_body
 from rubyunwind.ruby.layouts import find_layout
+from rubyunwind.ruby.layouts.debug_info import _MEMBERS, offsets_of
+from rubyunwind.ruby.layouts.described import with_offsets
 from rubyunwind.ruby.lines import LineTable, position_of
+from rubyunwind.ruby.procinfo import make_proc_info
 from rubyunwind.ruby.selfcheck import check_stack
 from rubyunwind.ruby.stack_walk import walk_stack
 from rubyunwind.ruby.symbolize import RubySymbolizer
@@ -461,6 +465,29 @@ def names(data: bytes) -> None:
     find_vm_pointer(memory, layout, start, 512)
 
 
+@cache
+def _debug_bases() -> tuple[bytes, ...]:
+    layout = _layout("3.3.0")
+    offsets = {name: getattr(layout, name) for name in _MEMBERS if getattr(layout, name) is not None}
+    return tuple(elf_image(*debug_parts(offsets, version=version)) for version in (4, 5))
+
+
+def debug_info(data: bytes) -> None:
+    """Offsets out of debug information, and a stack that is walked by them."""
+    dwarf.MOST_STEPS = 20_000  # the bound is reached sooner
+    source = Input(data)
+    bases = _debug_bases()
+    which = source.number(1) % (len(bases) + 1)
+    kind, parameter = source.number(1), source.signed(1)
+    image = source.rest() if which == len(bases) else bytes(patched(bases[which], source))
+    with suppress(DecodeError):
+        offsets = offsets_of(ElfFile(image))
+        for world in _worlds() if offsets else ():
+            layout = with_offsets(world.layout, offsets)
+            make_proc_info(layout, "3.3.8", 1)
+            check_stack(WildMemory(world.pieces, kind, parameter), layout, world.context)
+
+
 def lines(data: bytes) -> None:
     """Line tables: entries, and the succinct index of positions."""
     source = Input(data)
@@ -551,6 +578,7 @@ def _read_btf(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "elf": elf,
     "deltas": deltas,
+    "debug_info": debug_info,
     "core": core,
     "snapshot": snapshot,
     "names": names,

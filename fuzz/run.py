@@ -50,8 +50,8 @@ FUZZER_FLAGS = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize=function")
 
 # How the time is shared out.
 SHARES = {
-    "steps": 30, "rows": 14, "records": 2, "elf": 10, "deltas": 1, "core": 10, "snapshot": 10, "names": 12,
-    "lines": 4, "trace": 3, "maps": 2, "libraries": 1, "btf": 5,
+    "steps": 30, "rows": 14, "records": 2, "elf": 10, "deltas": 1, "debug_info": 6, "core": 10,
+    "snapshot": 10, "names": 12, "lines": 4, "trace": 3, "maps": 2, "libraries": 1, "btf": 5,
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from rubyunwind.ruby.filenames import candidates, is_ruby_name, series_in_path, 
 from rubyunwind.ruby.identifiers import find_identifier_table
 from rubyunwind.ruby.image import VERSION_SYMBOL, ImageSymbol, RubyImage, may_define_ruby, read_image
 from rubyunwind.ruby.layouts import Layout, find_layout, parse_version
+from rubyunwind.ruby.layouts.described import DEBUG_INFORMATION, moved_notes, with_offsets
 from rubyunwind.ruby.notes import hidden_notes, runtime_notes
 from rubyunwind.ruby.procinfo import make_proc_info, running_context
 from rubyunwind.ruby.selfcheck import SelfCheck, check_running, find_context
@@ -217,10 +218,11 @@ def describe_runtime(
     layout = match.layout
     exact = match.exact and assume_version is None
     layout_version = match.version
-    if not match.exact and assume_version is None and open_elf is not None:
-        described = _layout_of_file(mapping, open_elf, layout)
-        if described is not None:
-            layout, layout_version = described, "its debug information"
+    as_read, given = image, context
+    if image.described and assume_version is None:
+        layout = with_offsets(match.layout, image.described)
+        if layout != match.layout or not exact:
+            layout_version = DEBUG_INFORMATION
     uncovered = uncover(image, memory, layout)
     image, found, reasons = uncovered.image, list(uncovered.found), list(uncovered.reasons)
     info = make_proc_info(layout, version, image.address(layout.context_symbol))
@@ -242,6 +244,13 @@ def describe_runtime(
         check = check_running(memory, layout, info.current_ctx_ptr, vm, proven=proven)
         if check.result == "good" and exact:
             image.proven.add(layout)
+    if check.result == "bad" and layout != match.layout:  # what a file says of itself may be wrong
+        note = f"Ruby {version}: the layout of {layout_version} does not fit: {check.reason}"
+        image = replace(as_read, described={})
+        runtime = describe_runtime(
+            image, version, mapping, mappings, memory, context=given, search=search, open_elf=open_elf
+        )
+        return replace(runtime, notes=(*runtime.notes, note))
     if check.result == "bad":
         raise UnsupportedRuby(
             f"Ruby {version} in {image.path} does not have the layout of {layout_version}: {check.reason}",
@@ -273,28 +282,12 @@ def describe_runtime(
         check=check,
         notes=(
             *runtime_notes(version, layout_version, exact, check, reachable, tls, ranges, table),
+            *moved_notes(version, match.layout, layout, match.exact),
             *hidden_notes(version, image, found, reasons),
         ),
         context=context,
         collector=collector,
     )
-
-
-def _layout_of_file(mapping: Mapping, open_elf: Callable[[Mapping], ElfFile], base: Layout) -> Layout | None:
-    """Return the layout that the debug information of a file has, or that of its separate debug file."""
-    from rubyunwind.elf.debuglink import open_debug_file
-    from rubyunwind.ruby.layouts.debug_info import layout_from_debug_info
-
-    try:
-        with open_elf(mapping) as elf:
-            found = layout_from_debug_info(elf, base)
-            debug = open_debug_file(elf) if found is None else None
-            if debug is not None:
-                with debug:
-                    found = layout_from_debug_info(debug, base)
-            return found
-    except (RubyUnwindError, OSError):
-        return None
 
 
 def _with_vm_pointer(image: RubyImage, memory: Memory, layout: Layout) -> RubyImage:

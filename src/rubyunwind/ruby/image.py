@@ -11,6 +11,7 @@ from rubyunwind.elf.dynamic import DynamicSection
 from rubyunwind.elf.symbols import SymbolTable
 from rubyunwind.errors import DecodeError
 from rubyunwind.ruby.hidden import NOTHING_HIDDEN, HiddenPlaces, find_hidden
+from rubyunwind.ruby.layouts.described import described_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +89,9 @@ class RubyImage:
     Adding `bias` gives the address in the process. `is_program` tells a program (also a position
     independent one) from a shared library. `data` are the ranges (address, size) of initialized data,
     `writable` those of all data, initialized or not. `hidden` is what its code tells of variables without a
-    symbol. `proven` are the layouts that were seen to be right in a process that has the file mapped; the
-    images that are made of one by replace() share it.
+    symbol, `described` what its debug information tells of Layout's members. `proven` are the layouts that
+    were seen to be right in a process that has the file mapped; the images that are made of one by replace()
+    share it.
     """
 
     path: str
@@ -103,6 +105,7 @@ class RubyImage:
     data: tuple[tuple[int, int], ...] = ()
     writable: tuple[tuple[int, int], ...] = ()
     hidden: HiddenPlaces = NOTHING_HIDDEN
+    described: Dictionary[str, int] = field(default_factory=dict)
     proven: set[Layout] = field(default_factory=set, compare=False, repr=False)
 
     def symbol(self, name: str) -> ImageSymbol | None:
@@ -162,6 +165,7 @@ def read_image(elf: ElfFile, mapping: Mapping) -> RubyImage:
         hidden=find_hidden(
             elf, table, context=not _CONTEXTS & symbols.keys(), loop="rb_vm_exec" not in symbols
         ),
+        described=described_offsets(elf),
     )
 
 
