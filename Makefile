@@ -20,7 +20,7 @@ C_SOURCES = $(wildcard support/ebpf/*.h support/ebpf/*.c support/ebpf/host/*.h s
 
 help:
 	@echo 'make demo      record a real Ruby program and leave $(DEMO_OUTPUT), a flame graph for the browser'
-	@echo 'make picture   take docs/flame-graph.png anew, of that flame graph'
+	@echo 'make picture   take the pictures in docs/ anew, of that flame graph and others of the program'
 	@echo 'make test      unit and live tests'
 	@echo 'make foreign   have our files read by speedscope, pprof, callgrind_annotate, flame graph scripts, Firefox'
 	@echo 'make page-test  click through the flame graph page in a headless Chromium'
@@ -60,10 +60,10 @@ demo:
 	@$(BIN)/rubyunwind record -d $(DEMO_SECONDS) -o '$(DEMO_OUTPUT)' -- asciidoctor -o build/demo/document.html build/demo/document.adoc
 	@echo 'flame graph: $(abspath $(DEMO_OUTPUT))'
 
-# docs/flame-graph.png, of that program.
+# docs/*.png and *.svg, of that program.
 picture: demo
 	@$(SETUP) page
-	@$(BIN)/python support/picture.py '$(DEMO_OUTPUT)' docs/flame-graph.png
+	@support/pictures.sh '$(DEMO_OUTPUT)'
 
 # CI sets RUBYUNWIND_REQUIRE_LIVE=1: a run in which no live test passed then fails.
 test:

@@ -9,13 +9,17 @@ up in a process, which happens once a distinct frame and quarter of a second. On
 from __future__ import annotations
 
 import io
+import os
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from report import Row, say
 from stats import spread, timed
+from target import ROOT
 
 from rubyunwind.abi import Frame as TraceFrame
 from rubyunwind.abi import FrameMarker, Trace, TraceFlag, TraceOrigin, decode_trace
@@ -27,6 +31,9 @@ from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.process import InterpreterLoop
 from rubyunwind.profiler.sample import Frame, Totals
 from rubyunwind.profiler.samples import Samples
+
+sys.path.append(str(ROOT / "tests/page"))
+from large_profile import large_profile
 
 __all__ = ["measure"]
 
@@ -55,7 +62,9 @@ class _Names:
     """Stands for the tracker with one process, its symbolizer and its one file."""
 
     interpreter = _LOOP
-    replaced = 0
+    ruby = None
+    replaced = read = 0
+    hides_frames = False
     former = None
     ended = 0.0
     container = None
@@ -80,13 +89,13 @@ class _Names:
     def frame(self, address: int) -> Frame:
         return self._made("native", 0, address)
 
-    def ruby_frame(self, body: int, pc: int, method_entry: int, sampled: float) -> Frame:
+    def proven(self, grounds: object, seen: tuple[float, float]) -> float:
+        return seen[1]
+
+    def ruby_frame(self, body: int, pc: int, method_entry: int, seen: object, grounds: object) -> Frame:
         return self._made("ruby", body, pc)
 
-    def folds(self, iseq_body: int) -> bool:
-        return False
-
-    def cfunc_frame(self, method_entry: int, caller: Frame | None) -> Frame:
+    def cfunc_frame(self, method_entry: int, caller: Frame | None, seen: object, grounds: object) -> Frame:
         return self._made("cfunc", 0, method_entry)
 
     def _made(self, kind: Any, one: int, two: int) -> Frame:
@@ -106,7 +115,8 @@ def measure(quick: bool) -> list[Row]:
     for load in (_Load(30, count // 100, count), _Load(128, count // 100, count), _Load(30, count, count)):
         say(f"traces a second in user space: {load}, {runs} runs")
         rows += _measure(load, runs)
-    return rows
+    say(f"samples a second written: {count:,} stacks, each several times, 3 runs")
+    return rows + _measure_large(count, 3)
 
 
 def _measure(load: _Load, runs: int) -> list[Row]:
@@ -141,6 +151,20 @@ def _measure(load: _Load, runs: int) -> list[Row]:
         row("samples listed", listed, "a Sample object for each"),
         *(row(f"samples as {name}", took, "written into memory") for name, took in written.items()),
     ]
+
+
+def _measure_large(stacks: int, runs: int) -> list[Row]:
+    """Many distinct stacks, each with several samples: what a recording of a large application is."""
+    count = 6 * stacks
+    samples = large_profile(stacks, count, 1_700_000_000_000_000_000)
+    how = f"written to /dev/null; {stacks:,} of {count:,} distinct; {runs} runs, median (range)"
+    rows = []
+    with Path(os.devnull).open("wb") as file:
+        for name, each in _writers():
+            took, _ = timed(runs, lambda each=each: each(file, samples, Totals(), Meta(rate=99.0)))
+            speed = spread([count / seconds / 1e3 for seconds in took], 0)
+            rows.append(Row(f"samples as {name}, 60 frames, {stacks:,} stacks", speed, "1,000/s", how))
+    return rows
 
 
 def _traces(load: _Load) -> list[bytes]:

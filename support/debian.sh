@@ -52,3 +52,52 @@ own_apt() {
     -o Acquire::Check-Valid-Until=false
   )
 }
+
+# bare_root FILE SUITE PACKAGES: makes FILE, the tar of a Debian root with these packages (separated by commas), if it
+# is not there. $work is for scratch.
+bare_root() {
+  local file=$1 suite=$2 packages=$3
+  [ ! -s "$file" ] || return 0
+  say "making $file, once"
+  mkdir -p "$(dirname "$file")"
+  debootstrap --variant=minbase --include="ca-certificates,$packages" --keyring="$(keyring)" "$suite" "$work/base" \
+    "$(archive_of "$suite")" >"$work/debootstrap.log" 2>&1 ||
+    { tail "$work/debootstrap.log" >&2; die "debootstrap made no root of $suite"; }
+  tar -C "$work/base" -cf "$file.part" .
+  mv "$file.part" "$file"
+  rm -rf --one-file-system "$work/base"
+}
+
+# Copies into a root what the machine has configured for the network: resolver, pip, certificates of its own.
+copy_network() {
+  local root=$1 certificates=usr/local/share/ca-certificates
+  cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+  if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$root/etc/pip.conf"; fi
+  if ls /$certificates/*.crt >/dev/null 2>&1; then
+    mkdir -p "$root/$certificates"
+    cp /$certificates/*.crt "$root/$certificates/"
+    chroot "$root" update-ca-certificates >/dev/null 2>&1
+  fi
+}
+
+# run_inside ROOT NAME=VALUE... -- WORD...: in a mount namespace of its own (the mounts stay there), chroot into ROOT
+# and become that command, with this environment and what configures pip and proxies in ours, and no other.
+run_inside() {
+  local root=$1 name value given=()
+  shift
+  while [ "$1" != -- ]; do
+    given+=("$1")
+    shift
+  done
+  shift
+  mount -t proc proc "$root/proc"
+  mount -t sysfs sysfs "$root/sys"
+  while IFS='=' read -r name value; do
+    case $name in
+      PIP_FIND_LINKS) ;; # a directory of this machine
+      PIP_* | *_proxy | *_PROXY | SSL_CERT_FILE | SSL_CERT_DIR | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE)
+        given+=("$name=$value") ;;
+    esac
+  done < <(env)
+  exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "${given[@]}" chroot "$root" "$@" </dev/null
+}

@@ -27,19 +27,7 @@ done
 
 # In a mount namespace of its own, so that no mount outlives us: chroot and make.
 if [ "${1-}" = --inside ]; then
-  root=$2 target=$3
-  mount -t proc proc "$root/proc"
-  mount -t sysfs sysfs "$root/sys"
-  pass=()
-  while IFS='=' read -r name value; do
-    case $name in
-      PIP_FIND_LINKS) ;; # a directory of this machine
-      PIP_* | *_proxy | *_PROXY | SSL_CERT_FILE | SSL_CERT_DIR | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE)
-        pass+=("$name=$value") ;;
-    esac
-  done < <(env)
-  exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM="${TERM:-dumb}" ${pass[@]+"${pass[@]}"} \
-    chroot "$root" make -C /src "$target" </dev/null
+  run_inside "$2" TERM="${TERM:-dumb}" -- make -C /src "$3"
 fi
 
 [ $# -gt 0 ] || die "usage: $0 [--worktree] [--keep DIR] TARGET..."
@@ -49,27 +37,13 @@ work=$(mktemp -d)
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' INT TERM
 
-if [ ! -s "$base" ]; then
-  say "making the bare root, once"
-  mkdir -p "$(dirname "$base")"
-  debootstrap --variant=minbase --include=make,ca-certificates --keyring="$(keyring)" bookworm \
-    "$work/base" "$(archive_of bookworm)" >"$work/debootstrap.log" 2>&1 || { tail "$work/debootstrap.log"; exit 1; }
-  tar -C "$work/base" -cf "$base.part" .
-  mv "$base.part" "$base"
-  rm -rf "$work/base"
-fi
+bare_root "$base" bookworm make
 
 lay_root() {
   local root=$1
   mkdir -p "$root"
   tar -C "$root" -xf "$base"
-  cp -L /etc/resolv.conf "$root/etc/resolv.conf"
-  if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$root/etc/pip.conf"; fi
-  if ls /usr/local/share/ca-certificates/*.crt >/dev/null 2>&1; then
-    mkdir -p "$root/usr/local/share/ca-certificates"
-    cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
-    chroot "$root" update-ca-certificates >/dev/null 2>&1
-  fi
+  copy_network "$root"
   mkdir "$root/src"
   if [ -n "$worktree" ]; then
     (cd "$tree" && git ls-files -co --exclude-standard -z | xargs -0 sh -c 'for f; do [ -e "$f" ] && printf "%s\0" "$f"; done' sh |

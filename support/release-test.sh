@@ -35,19 +35,8 @@ inner(1000) while Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) < 1
 
 # In a mount namespace of its own, so that no mount outlives us: chroot and a script.
 if [ "${1-}" = --inside ]; then
-  root=$2
-  mount -t proc proc "$root/proc"
-  mount -t sysfs sysfs "$root/sys"
-  pass=()
-  while IFS='=' read -r name value; do
-    case $name in
-      PIP_FIND_LINKS) ;; # a directory of this machine
-      PIP_* | *_proxy | *_PROXY | SSL_CERT_FILE | SSL_CERT_DIR | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE)
-        pass+=("$name=$value") ;;
-    esac
-  done < <(env)
-  exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    RUBYUNWIND=/venv/bin/rubyunwind OUT=/trial ${pass[@]+"${pass[@]}"} chroot "$root" sh /trial/run.sh </dev/null
+  run_inside "$2" LANG=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1 RUBYUNWIND=/venv/bin/rubyunwind OUT=/trial -- \
+    sh /trial/run.sh
 fi
 
 [ "$(id -u)" = 0 ] || die "needs root (debootstrap, chroot, BPF)"
@@ -62,25 +51,12 @@ trap 'exit 130' INT TERM
 # root_of NAME SUITE PACKAGES: lays $work/NAME, a Debian root with these packages.
 root_of() {
   local base=$cache/release/$1-$(debian_arch).tar
-  if [ ! -s "$base" ]; then
-    say "making the root $1, once"
-    mkdir -p "$(dirname "$base")"
-    debootstrap --variant=minbase --include="ca-certificates,$3" --keyring="$(keyring)" "$2" "$work/base" \
-      "$(archive_of "$2")" >"$work/debootstrap.log" 2>&1 || { tail "$work/debootstrap.log" >&2; die "no root $1"; }
-    tar -C "$work/base" -cf "$base.part" .
-    mv "$base.part" "$base"
-    rm -rf "$work/base"
-  fi
+  bare_root "$base" "$2" "$3"
   mkdir -p "$work/$1"
   tar -C "$work/$1" -xf "$base"
   mkdir -p "$work/$1/trial"
   printf '%s' "$program" >"$work/$1/trial/trial.rb"
-  cp -L /etc/resolv.conf "$work/$1/etc/resolv.conf"
-  if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$work/$1/etc/pip.conf"; fi
-  if ls /usr/local/share/ca-certificates/*.crt >/dev/null 2>&1; then
-    cp /usr/local/share/ca-certificates/*.crt "$work/$1/usr/local/share/ca-certificates/"
-    chroot "$work/$1" update-ca-certificates >/dev/null 2>&1
-  fi
+  copy_network "$work/$1"
 }
 run_in() { unshare --mount --propagation private bash "$0" --inside "$work/$1"; }
 

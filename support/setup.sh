@@ -70,6 +70,8 @@ packages_of() {
       need binutils has readelf
       need procps has ps
       need bpftool has bpftool
+      need zsh has zsh
+      need fish has fish
       ;;
     built)
       packages_of test

@@ -58,3 +58,7 @@ class NotSupported(RubyUnwindError):
 
 class DecodeError(RubyUnwindError, ValueError):
     """Bytes that are no record of ours: cut short, inconsistent, or of the wrong size."""
+
+
+class GivenUp(DecodeError):
+    """A file that cannot be had: its server does not answer, or not as that of a file would."""

@@ -13,33 +13,13 @@
 #
 # A Ruby that cannot be had (no network, no such compiler) ends with a line "skipped: ..." on stderr, and status 77.
 set -euo pipefail
-ci_rubies=$(cd "$(dirname "$0")" && pwd)
-. "$ci_rubies/../debian.sh"
-skip() { echo "skipped: $*" >&2; exit 77; }
+. "$(dirname "$0")/common.sh"
 
-refresh=""
-if [ "${1-}" = --refresh ]; then
-  refresh=yes
-  shift
-fi
-name=${1-}
-known=$(awk '!/^#/ { printf "%s%s", separator, $1; separator = " " }' "$ci_rubies/built.list")
-[ -n "$name" ] || die "usage: $0 [--refresh] NAME; known: $known"
-read -r series symbols arguments < <(awk -v name="$name" '$1 == name { $1 = ""; print }' "$ci_rubies/built.list") ||
-  die "$name is not in $ci_rubies/built.list; known: $known"
-read -ra arguments <<<"$arguments"
-read -ra suites < <(awk -v series="$series" '$1 == series { $1 = ""; print }' "$ci_rubies/rubies.list")
-
+asked built.list "$@"
+series=${row[0]} symbols=${row[1]} arguments=("${row[@]:2}")
+read -ra suites < <(row_of rubies.list "$series")
 rubies=$cache/rubies
-mkdir -p "$rubies"
-exec 8>"$rubies/$name.lock"
-flock 8 # two runs at once make one root
-
-newest=$(find "$rubies" -maxdepth 1 -type d -name "$name-[0-9]*" | sort -V | tail -n 1)
-if [ -n "$newest" ] && [ -z "$refresh" ]; then
-  echo "$newest"
-  exit
-fi
+print_cached "$rubies"
 
 compiler=cc
 for argument in "${arguments[@]}"; do
@@ -52,16 +32,8 @@ for tool in apt-get dpkg-source make readelf strip; do
   has "$tool" || skip "ruby $name: $tool is not installed (apt-get install dpkg-dev make binutils)"
 done
 
-# What a killed run left goes.
-rm -rf "$rubies/.work-$name".*
-work=$(mktemp -d "$rubies/.work-$name.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM HUP
-die() { skip "ruby $name: $*"; } # of what own_apt needs
-own_apt "$work/apt" "$(dpkg --print-architecture)" "${suites[0]}"
+make_work "$rubies" "$(dpkg --print-architecture)" "${suites[0]}"
 sed -i 's/^deb /deb-src /; s/ arch=[^] ]*//' "$work/apt/sources.list"
-apt() { "$1" "${apt_options[@]}" -qq "${@:2}" 2>"$work/errors"; }
-why() { sed -n 's/^[EW]: //p' "$work/errors" | sed -n 1p; }
 
 apt apt-get update -o APT::Update::Error-Mode=any >/dev/null ||
   skip "ruby $name: the sources of ${suites[0]} could not be read: $(why)"
@@ -79,11 +51,8 @@ say "building $root (the output is in $rubies/$name.log)"
 exec 7>"$rubies/$name.log"
 dpkg-source --no-check -x "$description" "$work/source" >&7 2>&1
 touch "$work/source/configure" # Debian's patches to configure.ac do not call for autoconf
-mkdir -p "$work/build" "$work/root/usr"
-for dir in bin sbin lib lib64; do
-  mkdir -p "$work/root/usr/$dir"
-  ln -s "usr/$dir" "$work/root/$dir"
-done
+mkdir "$work/build"
+lay_root
 build() {
   cd "$work/build"
   # Extensions whose libraries are missing are left out by themselves.
@@ -112,6 +81,5 @@ libraries | while read -r file; do
   done
 done
 ln -s ruby "$work/root/usr/bin/ruby$series"
-mkdir -p "$work/root/tmp" "$work/root/programs"
 mv "$work/root" "$root"
 echo "$root"

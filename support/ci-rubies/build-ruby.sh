@@ -14,21 +14,10 @@
 # A Ruby that cannot be had (no network, the suite is gone, it lacks the package) ends with a line "skipped: ..."
 # on stderr, and status 77.
 set -euo pipefail
-ci_rubies=$(cd "$(dirname "$0")" && pwd)
-. "$ci_rubies/../debian.sh"
-skip() { echo "skipped: $*" >&2; exit 77; }
+. "$(dirname "$0")/common.sh"
 
-refresh=""
-if [ "${1-}" = --refresh ]; then
-  refresh=yes
-  shift
-fi
-series=${1-}
-known=$(awk '!/^#/ { printf "%s%s", separator, $1; separator = " " }' "$ci_rubies/rubies.list")
-[ -n "$series" ] || die "usage: $0 [--refresh] SERIES; known: $known"
-read -ra suites < <(awk -v series="$series" '$1 == series { $1 = ""; print }' "$ci_rubies/rubies.list") ||
-  die "ruby $series is not in $ci_rubies/rubies.list; known: $known"
-
+asked rubies.list "$@"
+series=$name suites=("${row[@]}") package=ruby$name
 case ${ARCH-} in
   x86_64 | amd64) arch=amd64 ;;
   aarch64 | arm64) arch=arm64 ;;
@@ -37,28 +26,10 @@ case ${ARCH-} in
 esac
 rubies=$cache/rubies
 [ "$arch" = "$(dpkg --print-architecture)" ] || rubies=$rubies-$arch
-mkdir -p "$rubies"
-exec 8>"$rubies/$series.lock"
-flock 8 # two runs at once make one root
-
-newest=$(find "$rubies" -maxdepth 1 -type d -name "$series-*" | sort -V | tail -n 1)
-if [ -n "$newest" ] && [ -z "$refresh" ]; then
-  echo "$newest"
-  exit
-fi
+print_cached "$rubies"
 
 command -v apt-get >/dev/null || skip "ruby $series: apt-get, which finds the packages, is not installed"
-# On the file system of the cache, so that the root appears there at once and whole. What a killed run left goes.
-rm -rf "$rubies/.work-$series".*
-work=$(mktemp -d "$rubies/.work-$series.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM HUP
-package=ruby$series
-die() { skip "ruby $series: $*"; } # of what own_apt needs
-own_apt "$work/apt" "$arch" "${suites[@]}"
-apt() { "$1" "${apt_options[@]}" -qq "${@:2}" 2>"$work/errors"; }
-why() { sed -n 's/^[EW]: //p' "$work/errors" | sed -n 1p; }
-
+make_work "$rubies" "$arch" "${suites[@]}"
 apt apt-get update -o APT::Update::Error-Mode=any >/dev/null ||
   skip "ruby $series: ${suites[*]} could not be read: $(why)"
 version=$(apt apt-cache madison "$package" | awk '{ print $3; exit }')
@@ -83,16 +54,12 @@ mkdir -p "$work/debs"
 (cd "$work/debs" && apt apt-get download "${wanted[@]}" >/dev/null) ||
   skip "ruby $series: a package of ${suites[*]} could not be fetched: $(why)"
 
-for dir in bin sbin lib lib64; do
-  mkdir -p "$work/root/usr/$dir"
-  ln -s "usr/$dir" "$work/root/$dir"
-done
+lay_root
 for deb in "$work"/debs/*.deb; do
   # Packages of before the merge have files in /lib: the links stay.
   dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$work/root" --keep-directory-symlink --no-same-owner \
     --exclude='./usr/share/doc' --exclude='./usr/share/man' --exclude='./usr/share/locale' --exclude='./usr/share/ri'
 done
-mkdir -p "$work/root/tmp" "$work/root/programs"
 if [ ! -x "$work/root/usr/bin/$package" ]; then
   say "$package $version has no /usr/bin/$package; Debian may have split it anew"
   exit 1

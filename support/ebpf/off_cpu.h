@@ -6,7 +6,9 @@
  * The stack is walked when the thread goes, since it is still the current one then, with its
  * memory. It stays in a map until the thread is back, and is sent with the time. To send it at once
  * and the time later would cost a second record per switch, and user space the work to join them,
- * also of threads that were away for too short a time to be shown.
+ * also of threads that were away for too short a time to be shown. What is kept is found by the
+ * thread's id in the pid namespace that user space is in: no two threads have one at a time, and
+ * those that are not seen from there have none.
  *
  * A switch happens with interrupts off, so that the clock's program does not come in between where
  * the clock is a software one. An interrupt that cannot be masked would; so nothing that a walk
@@ -104,8 +106,8 @@ static __attribute__((noinline)) bool come_back(void *ctx, u32 tid, u64 now) {
  * come_back_late does so for the current thread. Not every switch is shown to us: it may have come
  * back at any time since the last one on this CPU that was, to which its wait is counted.
  */
-INLINE void come_back_late(void *ctx, u64 last) {
-  if (come_back(ctx, (u32)bpf_get_current_pid_tgid(), last))
+INLINE void come_back_late(void *ctx, u32 tid, u64 last) {
+  if (come_back(ctx, tid, last))
     increment_counter(COUNTER_OFF_CPU_LATE);
 }
 
@@ -125,7 +127,7 @@ INLINE bool is_chosen(void *ctx, u64 id, u64 last) {
   u32 pid = id >> 32;
   if (pid == 0 || !is_followed(pid) || is_exiting())
     return false;
-  come_back_late(ctx, last);
+  come_back_late(ctx, (u32)id, last);
   increment_counter(COUNTER_OFF_CPU_SWITCHES);
   const SystemConfig *config = map_element(&system_config, 0);
   u32 threshold = config ? config->off_cpu_threshold : 0;
@@ -145,7 +147,7 @@ INLINE bool is_chosen(void *ctx, u64 id, u64 last) {
 
 /* begin_leave begins the trace of the thread that goes; false if there is none to be taken. */
 INLINE bool begin_leave(struct raw_tracepoint_args *ctx, u64 last, u32 *slot, Walk *walk) {
-  u64 id = bpf_get_current_pid_tgid();
+  u64 id = current_ids();
   const WalkerConfig *config = map_element(&walker_config, 0);
   if (!config || !is_chosen(ctx, id, last))
     return false;
@@ -206,9 +208,8 @@ INLINE void end_leave(void *ctx, const Walk *walk) {
  */
 INLINE u64 begin_switch(struct raw_tracepoint_args *ctx) {
   u64 now = bpf_ktime_get_ns();
-  const struct task_struct *next = next_task(ctx);
-  s32 tid = 0;
-  if (!bpf_probe_read_kernel(&tid, sizeof(tid), &next->pid) && tid)
+  u32 tid = (u32)ids_of(next_task(ctx));
+  if (tid)
     come_back(ctx, tid, now);
   return last_switch(now);
 }
@@ -241,6 +242,9 @@ int off_cpu_walker_loop(struct raw_tracepoint_args *ctx) {
 /* A thread that ends does not wait any more, whatever was seen of it. */
 SEC("?raw_tp/sched_process_exit")
 int off_cpu_exit(struct raw_tracepoint_args *ctx) {
-  come_back_late(ctx, last_switch(bpf_ktime_get_ns()));
+  u32 tid = (u32)current_ids();
+  u64 last = last_switch(bpf_ktime_get_ns());
+  if (tid)
+    come_back_late(ctx, tid, last);
   return 0;
 }

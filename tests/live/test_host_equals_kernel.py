@@ -37,7 +37,7 @@ class Host:
         tables = NativeTables(self.collection)
         self.process = ProfiledProcess(pid, self.collection, self.files, tables, self.image)
         self.process.sync()
-        self.memory = HostMemory.of_process(self.image.memory.fd)
+        self.memory = HostMemory.of_process(self.image.memory)
 
     def unwind(self, stopped: StoppedProcess, program: bytes = WALKER_ENTRY) -> dict[int, Trace]:
         layout = layout_of()

@@ -38,7 +38,7 @@ def code_of(image: LiveProcess) -> tuple[RubyRuntime, list[tuple[int, int]]]:
     runtime = find_ruby(image.pid, image.mappings(), image.memory)
     assert runtime is not None
     with HostedCollection() as collection:
-        memory = HostMemory.of_process(image.memory.fd)
+        memory = HostMemory.of_process(image.memory)
         reader = ContextReader(collection, memory, runtime.proc_info, image.pid)
         record = reader.read(runtime.running_context(image.memory), image.pid, "ruby", 1)
     assert record is not None

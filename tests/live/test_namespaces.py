@@ -17,6 +17,7 @@ from rubyunwind import Profiler
 from rubyunwind.bpf.features import CO_RE, LEGACY
 from rubyunwind.errors import NotSupported
 from rubyunwind.process.identity import read_status
+from rubyunwind.process.image import LiveProcess
 from rubyunwind.profiler import tracer as tracer_module
 from rubyunwind.profiler.profiler import Profiler as ProfilerClass
 
@@ -130,6 +131,42 @@ def test_of_all_processes_it_sees_those_of_its_namespace_and_of_deeper_ones(
         assert len(ids(mine)) == 1
         assert len(mine) >= 40
         assert [sample["reason"] for sample in mine[15:] if not sample["complete"]] == []
+
+
+# Two threads that sleep, and say for how long they were off the CPU meanwhile.
+NAPS = """
+    def now(clock) = Process.clock_gettime(clock, :nanosecond)
+    def off_cpu
+      began = now(Process::CLOCK_MONOTONIC) - now(Process::CLOCK_THREAD_CPUTIME_ID)
+      yield
+      now(Process::CLOCK_MONOTONIC) - now(Process::CLOCK_THREAD_CPUTIME_ID) - began
+    end
+    def long_nap = sleep(0.1)
+    def short_nap = sleep(0.01)
+    long = Thread.new { off_cpu { 15.times { long_nap } } }
+    short = Thread.new { off_cpu { 100.times { short_nap } } }
+    File.write("said", "#{long.value} #{short.value}")
+"""
+
+
+def test_threads_off_the_cpu_are_told_apart_in_a_pid_namespace(record: Record, tmp_path: Path) -> None:
+    arguments = ("--off-cpu=only", "-o", "waits.jsonl", "--", RUBY, "--disable-gems", "-e", NAPS)
+    recorder = record(*arguments, wrapper=DEEPER)
+    assert recorder.wait() == 0, recorder.err
+    samples = read_jsonl((tmp_path / "waits.jsonl").read_bytes())
+    (pid,) = ids(samples)
+    assert pid < 50
+    assert {(sample["origin"], sample["unit"]) for sample in samples} == {("off-cpu", "ns")}
+    tids = set()
+    for label, said in zip(("long_nap", "short_nap"), (tmp_path / "said").read_text().split(), strict=True):
+        mine = [sample for sample in samples if label in labels(sample)]
+        (tid,) = {sample["tid"] for sample in mine}
+        assert tid < 50
+        tids.add(tid)
+        total = sum(sample["weight"] for sample in mine)
+        assert abs(total - int(said)) <= 0.05 * int(said), (total, said)
+        assert [sample["reason"] for sample in mine if not sample["complete"]] == []
+    assert len(tids) == 2
 
 
 def test_children_are_followed_there_and_nothing_is_left_of_them(tmp_path: Path) -> None:
@@ -249,3 +286,26 @@ def test_samples_say_which_container_they_are_of(container_group: Path) -> None:
             samples += profiler.stop()
     found = {(sample.pid, sample.container) for sample in samples}
     assert found == {(inside.pid, "0123456789abcdef" * 4), (outside.pid, None)}
+
+
+def test_files_of_an_overlay_that_only_the_target_sees_are_read_by_a_deputy(tmp_path: Path) -> None:
+    """Whoever may mount in his own namespace may have laid it over anything."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "upper").mkdir()
+    run = f"exec chroot {tmp_path}/root {RUBY} --disable-all -e '{SPIN}'"
+    # In memory, as an overlay is not laid over what it is in itself.
+    script = f"mount -t tmpfs none {tmp_path}/upper && mkdir {tmp_path}/upper/u {tmp_path}/upper/w && "
+    script += f"mount -t overlay none -o lowerdir=/,upperdir={tmp_path}/upper/u,workdir={tmp_path}/upper/w "
+    script += f"{tmp_path}/root && {run}"
+    with process("unshare", "--mount", "sh", "-c", script) as target:
+        until(lambda: read_status(target.pid).comm.startswith("ruby"), "it does not begin")
+        with LiveProcess(target.pid) as image:
+            (code, *_) = [mapping for mapping in image.mappings() if mapping.executable and mapping.is_file]
+            with image.open(code) as elf:
+                assert elf.distant is not None
+        with Profiler([target.pid], rate=RATE) as profiler:
+            samples = gather(profiler, 200)
+        assert profiler.stats.given_up == 0
+    last = samples[-60:]
+    assert [sample.reason for sample in last if not sample.complete] == []
+    assert {tuple(f.label for f in s.frames if f.kind == "ruby") for s in last} == {tuple(NAMED)}

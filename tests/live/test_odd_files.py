@@ -16,7 +16,7 @@ import pytest
 
 from rubyunwind import Profiler, Sample
 from rubyunwind.elf.file import ElfFile
-from rubyunwind.process import mappings as mappings_module
+from rubyunwind.process import mapped_files as files_module
 
 from .recorder import hear, process
 from .spinning import RUBY, gather
@@ -69,7 +69,7 @@ def no_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PermissionError(1, "Operation not permitted")
         return real(path, *arguments, **options)
 
-    monkeypatch.setattr(mappings_module.os, "open", refused)
+    monkeypatch.setattr(files_module.os, "open", refused)
 
 
 @pytest.mark.usefixtures("no_map_files")

@@ -8,6 +8,8 @@ from array import array
 from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rubyunwind.abi import ErrorCode, Frame, FrameMarker, Trace, TraceFlag, TraceOrigin
 from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
@@ -40,35 +42,55 @@ class File:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.frames: dict[int, Named] = {}
 
     def begin_of(self, address: int) -> int:
         return address & ~0xFF
 
     def frame(self, address: int) -> Named:
         self.asked.append(address)
-        return Named("native", f"f{address:x}", module="/lib/x.so", offset=address)
+        made = Named("native", f"f{address:x}", module="/lib/x.so", offset=address)
+        return self.frames.setdefault(address, made)  # as a file does
+
+
+class Known:
+    """Stands for code that was read."""
+
+    checked, final = 0.0, True
 
 
 class Symbolizer:
-    replaced = 0
+    replaced = read = 0
+    believed = 1.0
+    hides_frames = True
 
     def believed_for(self, now: float) -> float:
-        return 1.0
+        return self.believed
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.line = 7
         self.clauses: set[int] = set()
+        self.known = Known()
+        self.proofs: list[float | None] = []  # what is answered when it is asked for them
+        self.asked: list[tuple[float, float]] = []
 
-    def folds(self, body: int) -> bool:
+    def proven(self, grounds: Any, seen: tuple[float, float]) -> float | None:
+        assert set(grounds) <= {self.known}
+        self.asked.append(seen)
+        return self.proofs.pop(0) if self.proofs else None
+
+    def folds(self, body: int, seen: Any, grounds: Any) -> bool:
         return body in self.clauses
 
-    def ruby_frame(self, body: int, pc: int, entry: int, sampled: float) -> Named:
+    def ruby_frame(self, body: int, pc: int, entry: int, seen: Any, grounds: set[Known]) -> Named:
         self.calls.append(("ruby", body))
+        grounds.add(self.known)
         return Named("ruby", f"m{body:x}", f"m{body:x}", f"/{body:x}.rb", self.line)
 
-    def cfunc_frame(self, entry: int, caller: Named | None) -> Named:
+    def cfunc_frame(self, entry: int, caller: Named | None, seen: Any, grounds: set[Known]) -> Named:
         self.calls.append(("cfunc", entry))
+        grounds.add(self.known)
         place = (caller.path, caller.line) if caller else (None, None)
         return Named("cfunc", f"c{entry:x}", f"c{entry:x}", *place)
 
@@ -138,24 +160,19 @@ class Bench:
             cast("Any", self.kernel),
             between=lambda: setattr(self, "breaks", self.breaks + 1),
         )
-        self.assembler.kernel_symbols = cast("Any", KernelNames())
+        self.assembler.namer.kernel_symbols = cast("Any", KernelNames())
 
     def names(self, *frames: Frame, **fields: Any) -> list[str]:
         return [frame.name for frame in self.sample(*frames, **fields).frames]
 
     def sample(self, *frames: Frame, flags: int = WHOLE, pid: int = 5, **fields: Any) -> Any:
+        # Everything is sampled just now, and what is known was looked at just now.
+        fields.setdefault("ktime", int(self.clock.now * 1e9))
+        for process in self.tracker.by_pid.values():
+            if process.symbolizer is not None:
+                process.symbolizer.known.checked = self.clock.now
         trace = Trace(pid=pid, tid=6, frames=frames, flags=flags, **fields)
         return self.assembler.sample(trace, 3)
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    return Bench(monkeypatch)
-
-
-def test_the_rings_are_emptied_while_a_deep_stack_is_named(bench: Bench) -> None:
-    bench.sample(*(native(0x50 + n) for n in range(100)))
-    assert bench.breaks >= 4
 
 
 def native(address: int, file: int = LIBC, *, returned: bool = False) -> Frame:
@@ -168,6 +185,172 @@ def ruby(body: int) -> Frame:
 
 def cfunc(entry: int) -> Frame:
     return Frame(file_id=entry, kind=FrameMarker.RUBY_CFUNC)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_a_stack_that_rests_on_what_it_did_is_not_named_again(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    frames = (ruby(1), cfunc(2), ruby(3), native(0x50))
+    first = bench.sample(*frames)
+    symbolizer.calls.clear()
+    bench.clock.now += 2
+    symbolizer.proofs = [bench.clock.now]
+    assert bench.sample(*frames).frames is first.frames
+    assert (symbolizer.calls, symbolizer.asked) == ([], [(102.0, 102.0)])
+    bench.clock.now += 0.5
+    assert bench.sample(*frames).frames is first.frames  # it was right a moment ago
+    assert len(symbolizer.asked) == 1
+    symbolizer.line = 8
+    bench.clock.now += 2  # there is no proof
+    assert bench.sample(*frames).frames[0].line == 8
+    # Whatever it rests on, it is named again when the interpreter's loop is known, and now and then.
+    symbolizer.line = 9
+    bench.tracker.process.interpreter = InterpreterLoop(LIBRUBY, 0x100, 0x2FF)
+    assert bench.sample(*frames).frames[0].line == 9
+    symbolizer.line = 10
+    for _ in range(40):
+        bench.clock.now += 1
+        symbolizer.proofs = [bench.clock.now]
+        line = bench.sample(*frames).frames[0].line
+    assert line == 10
+
+
+def test_where_code_changes_every_look_at_a_stack_asks_for_a_proof(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    symbolizer.believed = 0.0
+    first = bench.sample(ruby(1), ktime=99_000_000_000)
+    symbolizer.proofs = [bench.clock.now, None]
+    assert bench.sample(ruby(1), ktime=99_500_000_000).frames is first.frames
+    symbolizer.line = 8
+    assert bench.sample(ruby(1), ktime=99_500_000_000).frames[0].line == 8
+    assert symbolizer.asked == [(99.5, 99.5)] * 2
+
+
+def test_what_was_named_before_a_change_was_noticed_is_named_again_in_that_batch(bench: Bench) -> None:
+    """The first stack of a batch may be of old or of new code: the second one tells that it changed."""
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    plain = symbolizer.ruby_frame
+
+    def ruby_frame(body: int, *rest: Any) -> Named:
+        if symbolizer.replaced:
+            return Named("unknown", "[gone]")
+        symbolizer.replaced += body == 2
+        return plain(body, *rest)
+
+    symbolizer.ruby_frame = ruby_frame  # type: ignore[method-assign]
+    symbolizer.believed = 0.0
+    stacks = tuple(Trace(pid=5, frames=[ruby(body)], flags=WHOLE) for body in (1, 2))
+    samples = bench.assembler.samples(batch_of(stacks, [0, 1]))
+    assert [sample.frames[0].kind for sample in samples] == ["unknown", "unknown"]
+    assert bench.assembler.unnamed > 0
+
+
+def test_names_are_right_for_the_first_and_the_last_sample_of_a_stack(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    symbolizer.believed = 0.0
+    trace = Trace(pid=5, frames=[ruby(1)], flags=WHOLE)
+    bench.assembler.samples(batch_of((trace,), [0]))
+    batch = batch_of((trace,), [0, 0, 0], ktime=[102_000_000_000, 101_000_000_000, 103_000_000_000])
+    bench.assembler.samples(batch)
+    offset = bench.assembler.clock_offset / 1e9
+    assert symbolizer.asked == [pytest.approx((101.0 + offset, 103.0 + offset))]
+
+
+def batch_of(stacks: tuple[Trace, ...], numbers: list[int], ktime: list[int] | None = None) -> TraceBatch:
+    """Make a batch of one thread's samples: which of the stacks each has, and when it was taken."""
+    size = len(numbers)
+    return TraceBatch(
+        stacks=stacks,
+        counts=tuple(numbers.count(number) for number in range(len(stacks))),
+        threads=(TracedThread(5, 6, "ruby"),),
+        ktime=array("Q", ktime or [100_000_000_000] * size),
+        offtime=array("Q", [0] * size),
+        stack=array("I", numbers),
+        thread=array("I", [0] * size),
+        cpu=array("I", [0] * size),
+    )
+
+
+def test_a_stack_of_which_only_the_leaf_is_new_is_not_named_from_its_root(bench: Bench) -> None:
+    symbolizer = bench.tracker.process.symbolizer
+    assert symbolizer is not None
+    rest = (ruby(1), cfunc(2), ruby(3), native(0x180, LIBRUBY), native(0x60))
+    first = bench.sample(native(0x110, LIBRUBY), *rest, origin=TraceOrigin.SAMPLING)
+    symbolizer.calls.clear()
+    other = bench.sample(native(0x118, LIBRUBY), *rest, origin=TraceOrigin.SAMPLING)
+    assert symbolizer.calls == []
+    assert (first.frames[0].name, other.frames[0].name) == ("f110", "f118")
+    assert other.frames[1:] == first.frames[1:]
+    # What it rests on has to be right for it, too.
+    symbolizer.line = 8
+    bench.clock.now += 2
+    later = bench.sample(native(0x120, LIBRUBY), *rest, origin=TraceOrigin.SAMPLING)
+    assert later.frames[1].line == 8
+    assert symbolizer.calls != []
+
+
+NATIVE_STEPS = st.builds(
+    native, st.sampled_from([0x50, 0x110, 0x180, 0x300]), st.sampled_from([LIBC, LIBRUBY, 0x99])
+)
+STEPS = st.one_of(
+    NATIVE_STEPS,
+    st.builds(ruby, st.integers(1, 3)),
+    st.builds(cfunc, st.integers(1, 3)),
+    st.builds(lambda address: Frame(addr_or_line=address, kind=FrameMarker.KERNEL), st.integers(1, 3)),
+    st.just(Frame(kind=FrameMarker.RUBY_GC)),
+)
+ENDS = st.sampled_from(
+    [[], *([Frame(addr_or_line=code, kind=FrameMarker.ABORT)] for code in (ErrorCode.NATIVE_ZERO_PC, 4, 5))]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    leaves=st.lists(NATIVE_STEPS, min_size=2, max_size=4),
+    rest=st.lists(STEPS, max_size=9),
+    end=ENDS,
+    flags=st.sampled_from([0, TraceFlag.NATIVE_ROOT, TraceFlag.RUBY_MET, WHOLE]),
+    origin=st.sampled_from([TraceOrigin.SAMPLING, TraceOrigin.OFF_CPU]),
+    kernel=st.sampled_from([-1, 7]),
+    clauses=st.sets(st.integers(1, 3)),
+)
+def test_with_another_leaf_a_stack_is_what_it_is_when_all_of_it_is_named(
+    leaves: list[Frame],
+    rest: list[Frame],
+    end: list[Frame],
+    flags: TraceFlag,
+    origin: TraceOrigin,
+    kernel: int,
+    clauses: set[int],
+) -> None:
+    fields: dict[str, Any] = {"flags": flags, "origin": origin, "kernel_stack_id": kernel}
+    with pytest.MonkeyPatch.context() as patch:
+        one = Bench(patch)
+        for leaf in leaves:
+            alone = Bench(patch)
+            for bench in (one, alone):
+                bench.kernel.stacks[7] = (1, 2)
+                assert bench.tracker.process.symbolizer is not None
+                bench.tracker.process.symbolizer.clauses = clauses
+            found, expected = (bench.sample(leaf, *rest, *end, **fields) for bench in (one, alone))
+            assert (found.frames, found.reason, found.unit) == (
+                expected.frames,
+                expected.reason,
+                expected.unit,
+            )
+
+
+def test_the_rings_are_emptied_while_a_deep_stack_is_named(bench: Bench) -> None:
+    bench.sample(*(native(0x50 + n) for n in range(100)))
+    assert bench.breaks >= 4
 
 
 def test_the_head_of_a_sample_is_the_traces(bench: Bench) -> None:

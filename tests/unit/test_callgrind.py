@@ -31,6 +31,15 @@ def test_a_call_in_a_recursion_counts_once_for_each_stack() -> None:
     assert read.own == {("samples", b, 2): 5}
 
 
+def test_frames_that_are_written_alike_are_one_function() -> None:
+    one, other = Frame("ruby", "b"), Frame("ruby", "b", path="")
+    stacks = [Sample(1, 1, 1, "ruby", (one, A, other, A)), Sample(1, 1, 1, "ruby", (other, A, one, A))]
+    read = read_callgrind(written("callgrind", stacks))
+    a, b = ("[ruby]", "/a.rb", "a"), ("[ruby]", "???", "b")
+    assert read.calls == {("samples", a, 1, b): 2, ("samples", b, 0, a): 2}
+    assert read.own == {("samples", b, 0): 2}
+
+
 def test_each_unit_is_an_event() -> None:
     some = [Sample(1, 1, 1, "ruby", (A,), weight=2), Sample(1, 1, 1, "ruby", (A,), unit="ns", weight=500)]
     read = read_callgrind(written("callgrind", some))

@@ -20,6 +20,7 @@ from rubyunwind.cli.candidates import ruby_processes
 from rubyunwind.formats import FORMATS
 
 _PATIENCE = 30
+FILE = "a, run.rubyunwind"
 PROGRAM = "puts; $stdout.flush; sleep # of $(a) test*"
 
 
@@ -106,8 +107,8 @@ def test_bash_lists_rubies_with_their_command_lines_and_inserts_the_pid_alone(ba
             other.stdout.readline()
             # Meta-? lists at once; a first Tab would put in what all pids begin with.
             bash.type("rubyunwind record -p \x1b?")
-            for pid in sorted((ruby, other.pid), key=str):
-                bash.until(re.escape(f"{pid}  (ruby -e {PROGRAM})"))
+            shown = (re.escape(f"{pid}  (ruby -e {PROGRAM})") for pid in (ruby, other.pid))
+            bash.until("(?s)" + "".join(f"(?=.*{text})" for text in shown))  # in columns, with other Rubies
         finally:
             other.kill()
     bash.type(f"\x15rubyunwind snapshot -p {ruby}\t| cat -A #")
@@ -115,13 +116,13 @@ def test_bash_lists_rubies_with_their_command_lines_and_inserts_the_pid_alone(ba
 
 
 def test_bash_completes_files_where_a_file_is_meant(bash: Shell, tmp_path: Path) -> None:
-    (tmp_path / "a run.rubyunwind").touch()
+    (tmp_path / FILE).touch()
     for words in ("report", "report -o", "record -o", "snapshot --core"):
         bash.type(f"\x15rubyunwind {words} {tmp_path}/a\t")
-        bash.until(r"a\\ run\.rubyunwind")
+        bash.until(r"a\\,\\ run\.rubyunwind")
 
 
-def test_zsh_completes(path: str, ruby: int) -> None:
+def test_zsh_completes(path: str, ruby: int, tmp_path: Path) -> None:
     shell = Shell("zsh", ["-f", "-i"], path)
     try:
         shell.type("PS1=; autoload -U compinit; compinit -D -u; unsetopt list_beep; LISTMAX=1000\n")
@@ -133,11 +134,19 @@ def test_zsh_completes(path: str, ruby: int) -> None:
         shell.until("speedscope")
         shell.type(f"-p {ruby}\t -d")
         shell.until(f"-p {ruby} [ \\x08]*-d")
+        shell.type("\x15rubyunwind re\x04")  # kills the line; lists what may come
+        shell.until("report +-- look into recordings, convert and compare them")
+        shell.type("\x15rubyunwind record -p \x04")
+        shell.until(rf"{ruby} +-- {re.escape(f'ruby -e {PROGRAM}')}")
+        (tmp_path / FILE).touch()
+        for words in ("report", "report -o", "record -o", "snapshot --core"):
+            shell.type(f"\x15rubyunwind {words} {tmp_path}/a\t")
+            shell.until(r"a,\\ run\.rubyunwind")
     finally:
         shell.close()
 
 
-def test_fish_completes(path: str, ruby: int) -> None:
+def test_fish_completes(path: str, ruby: int, tmp_path: Path) -> None:
     if shutil.which("fish") is None:
         pytest.skip("no fish here")
 
@@ -153,8 +162,12 @@ def test_fish_completes(path: str, ruby: int) -> None:
         return done.stdout.decode().splitlines()
 
     assert "record\tsample processes or a command into a file" in completions("rubyunwind re")
+    assert "report\tlook into recordings, convert and compare them" in completions("rubyunwind re")
     assert completions("rubyunwind record -f spee") == ["speedscope"]
     assert f"{ruby}\truby -e {PROGRAM}" in completions("rubyunwind top -p ")
+    (tmp_path / FILE).touch()
+    for words in ("report", "report -o", "record -o", "snapshot --core"):
+        assert completions(f"rubyunwind {words} {tmp_path}/a") == [f"{tmp_path}/{FILE}"]
 
 
 def test_only_rubies_are_offered(ruby: int) -> None:

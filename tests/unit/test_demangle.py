@@ -83,7 +83,7 @@ def test_deep_names_do_not_overflow_the_stack() -> None:
     assert int(done.stdout) > 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="_ZRNSTIJEKPvi0123456789aDpstLXCB$.", max_size=60))
 def test_any_mangled_looking_name_gives_a_name(tail: str) -> None:
     for prefix in ("_Z", "_R"):

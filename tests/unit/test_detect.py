@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from rubyunwind.ruby.detect import (
 )
 from rubyunwind.ruby.image import ImageSymbol, RubyImage
 from rubyunwind.ruby.layouts import find_layout
+from rubyunwind.ruby.selfcheck import SelfCheck
 from rubyunwind.ruby.vm_search import find_vm_pointer
 
 MAPPING = Mapping(0x7F0000000000, 0x7F0000100000, True, False, True, 0, 1, 2, "/usr/lib/libruby.so.3.1.2")
@@ -243,6 +245,55 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_reason() -> None:
     runtime = describe_runtime(image(memory, **symbols), "3.1.2", MAPPING, [], memory, assume_version="3.3.8")
     assert runtime.check.result == "good"
     assert "the layout of 3.3.8 is assumed; the self-check agrees" in runtime.notes[0]
+
+
+def deep(version: str = "3.1.2") -> tuple[RubyMemory, RubyImage]:
+    memory = RubyMemory(find_layout(version).layout)
+    frames = [memory.iseq(name, lines=memory.one_line(1)) for name in ("c", "b", "a")]
+    return memory, image(memory, **context_symbol(memory, stack(memory, *frames)))
+
+
+def test_what_one_process_has_shown_of_a_file_holds_for_the_next() -> None:
+    memory, found = deep()
+    assert describe_runtime(found, "3.1.2", MAPPING, [], memory).check.frames == 3
+    # As MappedFile gives it out: the same file, wherever it is mapped.
+    again = describe_runtime(replace(found), "3.1.2", MAPPING, [], memory)
+    assert again.check == SelfCheck("good", frames=1)
+    # Another file, of the same contents: nothing was shown of it.
+    other = replace(found, proven=set())
+    assert describe_runtime(other, "3.1.2", MAPPING, [], memory).check.frames == 3
+
+
+def test_a_proven_layout_does_not_excuse_a_stack_that_does_not_fit() -> None:
+    memory, found = deep()
+    describe_runtime(found, "3.1.2", MAPPING, [], memory)
+    strange = RubyMemory(find_layout("3.3.8").layout)
+    context = stack(strange, *(strange.iseq("run", lines=strange.one_line(1)) for _ in range(5)))
+    layout = memory.layout
+    assert layout.ractor_running_ec is not None
+    ractor = strange.place(bytes(layout.ractor_running_ec + 8))
+    strange.poke(ractor + layout.ractor_running_ec, context)
+    symbols = image(strange, ruby_single_main_ractor=strange.words(ractor)).symbols
+    with pytest.raises(UnsupportedRuby, match=r"does not have the layout of 3\.1\.2"):
+        describe_runtime(replace(found, symbols=symbols), "3.1.2", MAPPING, [], strange)
+
+
+def test_a_layout_that_is_assumed_is_checked_in_each_process() -> None:
+    memory, found = deep()
+    for _ in range(2):
+        runtime = describe_runtime(found, "3.1.2", MAPPING, [], memory, assume_version="3.1.2")
+        assert runtime.check.frames == 3
+    assert not found.proven
+
+
+def test_compiled_code_in_the_first_frame_is_no_reason_to_doubt_a_proven_layout() -> None:
+    memory, found = deep()
+    describe_runtime(found, "3.1.2", MAPPING, [], memory)
+    runtime = describe_runtime(found, "3.1.2", MAPPING, [], memory)
+    context = runtime.running_context(memory)
+    memory.poke(memory.u64(context + memory.layout.ec_cfp) + memory.layout.cfp_pc, 0x1234)
+    runtime = describe_runtime(found, "3.1.2", MAPPING, [], memory)
+    assert runtime.check == SelfCheck("good", frames=3)
 
 
 def test_an_interpreter_that_has_not_started_is_not_refused() -> None:

@@ -206,7 +206,7 @@ def test_compressed_sections_are_unpacked_within_bounds() -> None:
             unpacked(elf)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(st.integers(0, 63), st.integers(0, 255), max_size=4), st.integers(0, 400))
 def test_any_header_gives_answers_or_a_decode_error(changes: dict[int, int], cut: int) -> None:
     image = bytearray(

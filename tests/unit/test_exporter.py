@@ -620,18 +620,30 @@ def test_one_poll_sends_one_request_unless_it_is_given_time() -> None:
 # ---- what a receiver says ----------------------------------------------------------------------------------
 
 
-def test_profiles_that_a_receiver_leaves_out_are_counted_and_not_sent_again() -> None:
+@pytest.mark.parametrize(
+    ("rejected", "message", "trouble"),
+    [
+        (1, "too old", "it took a request without 1 of its profiles: too old"),
+        (1, "too\n\033[31mold", "it took a request without 1 of its profiles: too [31mold"),
+        (2, "", "it took a request without 2 of its profiles: no reason given"),
+        (0, "a warning", ""),
+        (-1, "odd", ""),
+    ],
+)
+def test_profiles_that_a_receiver_leaves_out_are_counted_and_not_sent_again(
+    rejected: int, message: str, trouble: str
+) -> None:
     from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2 as service
 
     said = service.ExportProfilesServiceResponse()
-    said.partial_success.rejected_profiles = 1
-    said.partial_success.error_message = "too old"
+    said.partial_success.rejected_profiles = rejected
+    said.partial_success.error_message = message
     partly = answer(200, said.SerializeToString())
     with receiving([partly]) as receiver, pushing(receiver.url, "otlp") as exporter:
         exporter.add(batch(0))
         assert exporter.flush(PATIENCE)
-        assert exporter.stats.rejected == 1
-        assert exporter.stats.trouble == "it took a request without 1 of its profiles: too old"
+        assert exporter.stats.rejected == max(rejected, 0)
+        assert exporter.stats.trouble == trouble
     assert len(receiver.seen) == 1
 
 

@@ -42,7 +42,7 @@ def paths_of(profile: dict[str, Any]) -> Counter[tuple[tuple[str, str], ...]]:
 
 
 @given(profiles)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_page_holds_every_stack_of_every_thread_with_its_weight(profile: list[Sample]) -> None:
     several = len({sample.pid for sample in profile}) > 1
     expected: Counter[object] = Counter()
@@ -62,7 +62,7 @@ def test_the_page_holds_every_stack_of_every_thread_with_its_weight(profile: lis
 
 
 @given(profiles)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_samples_and_an_iterator_over_them_give_the_same_page(profile: list[Sample]) -> None:
     def page(samples: Iterable[Sample]) -> bytes:
         file = io.BytesIO()
@@ -73,7 +73,7 @@ def test_samples_and_an_iterator_over_them_give_the_same_page(profile: list[Samp
 
 
 @given(profiles)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_incomplete_weight_stands_on_marked_frames_at_the_root(profile: list[Sample]) -> None:
     marked = sum(
         weight
@@ -100,7 +100,7 @@ def test_no_name_changes_what_a_parser_sees_of_the_page(name: str) -> None:
 
 
 @given(profiles)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_embedded_json_is_harmless_and_parses_back_equal(profile: list[Sample]) -> None:
     value = [[frame.name, frame.path, sample.reason] for sample in profile for frame in sample.frames]
     text = embedded_json(value)

@@ -91,7 +91,7 @@ def in_otlp(frame: Frame) -> Shown:
 
 
 @given(mixed_profiles)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_speedscope_gives_back_every_stack(profile: list[Sample]) -> None:
     stacks, file = read_speedscope(written("speedscope", profile, meta=META))
     assert stacks == expected(profile, in_speedscope, with_pid=False)
@@ -101,7 +101,7 @@ def test_speedscope_gives_back_every_stack(profile: list[Sample]) -> None:
 
 
 @given(mixed_profiles)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_pprof_gives_back_every_stack(profile: list[Sample]) -> None:
     read = read_pprof(written("pprof", profile, meta=META))
     assert read.stacks == expected(profile, in_pprof)
@@ -113,7 +113,7 @@ def test_pprof_gives_back_every_stack(profile: list[Sample]) -> None:
 
 
 @given(mixed_profiles)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_firefox_gives_back_every_stack_with_its_times(profile: list[Sample]) -> None:
     stacks, file = read_firefox(written("firefox", profile, meta=META))
     assert stacks == expected(profile, in_firefox)
@@ -128,7 +128,7 @@ def test_firefox_gives_back_every_stack_with_its_times(profile: list[Sample]) ->
 
 
 @given(mixed_profiles)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_otlp_gives_back_every_sample_with_its_time(profile: list[Sample]) -> None:
     pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
     read = read_otlp(written("otlp", profile, meta=META))
@@ -144,7 +144,7 @@ def test_otlp_gives_back_every_sample_with_its_time(profile: list[Sample]) -> No
 
 
 @given(mixed_profiles)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_callgrind_gives_back_what_each_line_cost_and_each_call(profile: list[Sample]) -> None:
     several = len({sample.pid for sample in profile}) > 1
     own: Counter[object] = Counter()

@@ -128,7 +128,7 @@ def test_a_file_that_is_closed_meanwhile_has_nothing_found() -> None:
     assert places.reasons
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 0x8FFF), st.integers(0, 255)), min_size=1, max_size=40))
 def test_damaged_files_end_and_do_not_raise(changes: list[tuple[int, int]]) -> None:
     image = bytearray(stripped_ruby())
@@ -149,7 +149,7 @@ def test_functions_full_of_calls_end() -> None:
     assert places.loop is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(min_size=1, max_size=200))
 def test_any_code_in_all_functions_ends(code: bytes) -> None:
     names = (

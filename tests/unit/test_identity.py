@@ -150,3 +150,19 @@ def test_an_exec_between_two_fields_of_the_status_is_no_end(monkeypatch: pytest.
     assert not read_status(os.getpid()).ended
     answers += [torn, torn]
     assert read_status(os.getpid()).ended
+
+
+def test_whether_proc_hides_is_asked_only_of_a_process_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most that are looked for in vain have just ended, and an agent meets many of them."""
+    asked: list[bool] = []
+    monkeypatch.setattr(identity, "_proc_hides", lambda: asked.append(True) or True)
+    monkeypatch.setattr(identity, "_stat", lambda pid: Path(f"/proc/{pid}/no such file").read_bytes())
+    with pytest.raises(AttachError, match="hidepid"):
+        read_status(os.getpid())
+    assert asked == [True]
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    with pytest.raises(AttachError) as caught:
+        read_status(child.pid)
+    assert "hidepid" not in str(caught.value)
+    assert asked == [True]

@@ -3,18 +3,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hypothesis import given
 from profile_strategies import profiles
 
 from rubyunwind.formats import write
-from rubyunwind.formats.jsonl import SampleEncoder
+from rubyunwind.formats.jsonl import SampleEncoder, frame_fields
 from rubyunwind.profiler.sample import Frame, Sample
+from rubyunwind.profiler.samples import Samples
 
 
-def lines_of(samples: list[Sample]) -> list[str]:
+def lines_of(samples: Iterable[Sample]) -> list[str]:
     file = io.BytesIO()
     write(file, "jsonl", samples)
     text = file.getvalue().decode("utf-8")
@@ -75,6 +76,17 @@ def test_other_kinds_show_what_is_known_of_them() -> None:
 @given(profiles)
 def test_a_parser_gets_back_equal_samples_whatever_the_names(profile: list[Sample]) -> None:
     assert [sample_of(line) for line in lines_of(profile)] == profile
+
+
+@given(profiles)
+def test_samples_by_the_column_are_the_same_lines(profile: list[Sample]) -> None:
+    assert lines_of(Samples(profile)) == lines_of(profile)
+
+
+@given(profiles)
+def test_frames_are_written_as_the_objects_they_are(profile: list[Sample]) -> None:
+    for line, sample in zip(lines_of(profile), profile, strict=True):
+        assert f'"frames": {json.dumps([frame_fields(frame) for frame in sample.frames])}}}' in line
 
 
 def test_an_undecodable_byte_is_an_escaped_surrogate() -> None:

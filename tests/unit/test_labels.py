@@ -277,7 +277,7 @@ def test_a_known_frame_is_not_read_again_until_the_interval_is_over() -> None:
     assert memory.reads == reads
     clock.now = 1.5
     assert symbolizer.ruby_frame(body, pc, 0) is first
-    assert memory.reads == reads + 3  # its head, and the label's string: length and text
+    assert memory.reads == reads + 3  # its head, and label and path, whose texts are in themselves
 
 
 def test_an_iseq_of_the_same_shape_whose_label_has_another_text_is_another_one() -> None:
@@ -305,15 +305,126 @@ def test_where_code_changes_what_is_read_long_after_the_sample_is_no_name_for_it
     _, fresh = memory.iseq("fresh", lines=memory.one_line(4))
     pc = code_of(memory, body)
     clock.now = 9.0
-    assert symbolizer.ruby_frame(body, pc, 0, 0.0).label == "run_1"  # nothing was seen to change yet
+    assert symbolizer.ruby_frame(body, pc, 0, (0.0, 0.0)).label == "run_1"  # nothing was seen to change yet
     memory.block[:] = memory.block.replace(b"run_1", b"run_2")
     clock.now = 11.0
-    assert symbolizer.ruby_frame(body, pc, 0, 10.5).kind == "unknown"
-    assert symbolizer.ruby_frame(body, pc, 0, 11.0).label == "run_2"
-    assert symbolizer.ruby_frame(fresh, code_of(memory, fresh), 0, 10.5).kind == "unknown"
+    assert symbolizer.ruby_frame(body, pc, 0, (10.5, 10.5)).kind == "unknown"
+    assert symbolizer.ruby_frame(body, pc, 0, (11.0, 11.0)).label == "run_2"
+    assert symbolizer.ruby_frame(fresh, code_of(memory, fresh), 0, (10.5, 10.5)).kind == "unknown"
     clock.now = 11.5
-    assert symbolizer.ruby_frame(body, pc, 0, 11.2).label == "run_2"
-    assert symbolizer.ruby_frame(fresh, code_of(memory, fresh), 0, 11.2).label == "fresh"
+    assert symbolizer.ruby_frame(body, pc, 0, (11.2, 11.2)).label == "run_2"
+    assert symbolizer.ruby_frame(fresh, code_of(memory, fresh), 0, (11.2, 11.2)).label == "fresh"
+
+
+def test_other_code_that_was_read_once_is_no_name_for_an_older_sample_either() -> None:
+    """A batch has several stacks with the same code: for none of them it was there soon enough."""
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock)
+    _, body = memory.iseq("run_1", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    symbolizer.ruby_frame(body, pc, 0, (0.0, 0.0))
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    clock.now = 1.0
+    for _ in range(3):
+        frame = symbolizer.ruby_frame(body, pc, 0, (0.9, 0.9))
+        assert (frame.kind, "too long after" in (frame.label or "")) == ("unknown", True)
+    # Samples of one stack are from before and after: not all of them are of that code.
+    clock.now = 1.5
+    assert symbolizer.ruby_frame(body, pc, 0, (0.9, 1.4)).kind == "unknown"
+    assert symbolizer.ruby_frame(body, pc, 0, (1.1, 1.4)).label == "run_2"
+
+
+def test_code_is_known_since_it_was_read_not_since_it_was_to_be_read() -> None:
+    """A recorder may have to wait for a CPU in the middle of its work."""
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock)
+    _, body = memory.iseq("run_1", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    symbolizer.ruby_frame(body, pc, 0, (0.0, 0.0))
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    plain = memory.read
+
+    def read(address: int, length: int) -> bytes:
+        clock.now += 0.05
+        return plain(address, length)
+
+    memory.read = read  # type: ignore[method-assign]
+    clock.now = 1.0
+    assert symbolizer.ruby_frame(body, pc, 0, (0.999, 0.999)).kind == "unknown"
+
+
+def test_a_look_at_code_from_before_the_last_sample_proves_nothing_where_code_changes() -> None:
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock)
+    (_, one), (_, two) = (memory.iseq(name, lines=memory.one_line(4)) for name in ("run_1", "walk_1"))
+    first, second = code_of(memory, one), code_of(memory, two)
+    symbolizer.ruby_frame(one, first, 0, (0.0, 0.0))
+    grounds: set[Any] = set()
+    symbolizer.ruby_frame(two, second, 0, (0.0, 0.0), grounds)
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    clock.now = 1.0
+    symbolizer.ruby_frame(one, first, 0, (0.9, 0.9))
+    assert symbolizer.believed_for(0.9) == 0
+    assert symbolizer.proven(grounds, (0.9, 0.9)) == 1.0
+    memory.block[:] = memory.block.replace(b"walk_1", b"walk_2")
+    clock.now = 1.001
+    assert symbolizer.proven(grounds, (0.9, 0.999)) == 1.0  # it was looked at after that
+    assert symbolizer.proven(grounds, (1.0005, 1.0005)) is None
+    assert symbolizer.ruby_frame(two, second, 0, (1.0005, 1.0005)).label == "walk_2"
+
+
+def test_memory_that_is_gone_where_code_changes_may_have_held_other_code() -> None:
+    clock = Clock()
+    memory, symbolizer, _ = process("3.1.2", clock=clock)
+    (_, one), (_, two) = (memory.iseq(name, lines=memory.one_line(4)) for name in ("run_1", "walk"))
+    first, second = code_of(memory, one), code_of(memory, two)
+    symbolizer.ruby_frame(one, first, 0, (0.0, 0.0))
+    symbolizer.ruby_frame(two, second, 0, (0.0, 0.0))
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    clock.now = 1.0
+    symbolizer.ruby_frame(one, first, 0, (1.0, 1.0))
+    assert symbolizer.ruby_frame(two, second, 0, (1.0, 1.0)).label == "walk"
+    memory.block.clear()
+    clock.now = 2.0
+    assert symbolizer.ruby_frame(two, second, 0, (1.005, 1.005)).label == "walk"
+    assert symbolizer.ruby_frame(two, second, 0, (1.5, 1.5)).kind == "unknown"
+
+
+@pytest.mark.parametrize("member", ["location_label", "location_pathobj"])
+def test_code_that_changes_while_it_is_read_has_no_name(member: str) -> None:
+    memory, symbolizer, _ = process("3.1.2")
+    _, body = memory.iseq("run_1", "/a_1.rb", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    text = {"location_label": b"run_", "location_pathobj": b"/a_"}[member]
+    plain, seen = memory.read, []
+
+    def read(address: int, length: int) -> bytes:
+        data = plain(address, length)
+        if text + b"1" in data:  # its text was read: other code takes its place
+            seen.append(address)
+            memory.block[:] = memory.block.replace(text + b"1", text + b"2")
+        return data
+
+    memory.read = read  # type: ignore[method-assign]
+    frame = symbolizer.ruby_frame(body, pc)
+    assert (frame.kind, len(seen)) == ("unknown", 1)
+    assert "while it was read" in (frame.label or "")
+
+
+def test_a_c_function_that_was_read_too_late_has_no_name() -> None:
+    clock = Clock()
+    memory, symbolizer, ids = process("3.1.2", ["each", "map"], clock=clock)
+    _, body = memory.iseq("run_1", lines=memory.one_line(4))
+    pc = code_of(memory, body)
+    symbolizer.ruby_frame(body, pc, 0, (0.0, 0.0))
+    each, mapped = (memory.method_entry(8, ids[name]) for name in ("each", "map"))
+    assert symbolizer.cfunc_frame(each, None, (0.0, 0.0)).label == "each"
+    memory.block[:] = memory.block.replace(b"run_1", b"run_2")
+    clock.now = 1.0
+    symbolizer.ruby_frame(body, pc, 0, (0.9, 0.9))
+    assert symbolizer.cfunc_frame(each, None, (0.9, 0.9)).label == "each"
+    assert symbolizer.cfunc_frame(mapped, None, (0.9, 0.9)).kind == "unknown"
+    assert symbolizer.cfunc_frame(mapped, None, (1.0, 1.0)).label == "map"
 
 
 @pytest.mark.parametrize("version", ["2.7.4", "3.1.2", "3.4.1"])
@@ -371,7 +482,7 @@ def test_caches_do_not_grow_past_their_size() -> None:
         _, body = memory.iseq(f"m{number}", lines=memory.one_line(number))
         assert symbolizer.ruby_frame(body, code_of(memory, body), 0).label == f"m{number}"
     assert len(symbolizer._frames) == 4
-    assert len(symbolizer._codes) == 4
+    assert len(symbolizer._known._codes) == 4
 
 
 def test_a_child_that_ended_is_named_by_the_process_that_forked_it() -> None:

@@ -12,14 +12,9 @@ from pathlib import Path
 import pytest
 
 from rubyunwind.errors import AttachError
-from rubyunwind.process import mappings as module
-from rubyunwind.process.mappings import (
-    Mapping,
-    open_in_root,
-    open_mapped,
-    parse_mappings,
-    read_mappings,
-)
+from rubyunwind.process import mapped_files as module
+from rubyunwind.process.mapped_files import open_in_root, open_mapped
+from rubyunwind.process.mappings import Mapping, parse_mappings, read_mappings
 
 MAPS = b"""\
 55d0c0a00000-55d0c0a01000 r--p 00000000 08:01 1234                       /usr/bin/ruby3.1
@@ -162,7 +157,8 @@ def test_only_regular_files_are_opened_and_nothing_blocks(
         path.mkdir()
     else:
         path = Path("/dev/null")
-    mapping = replace(parse_mappings(MAPS)[0], path=str(path), inode=path.stat().st_ino)
+    found = path.stat()
+    mapping = replace(parse_mappings(MAPS)[0], path=str(path), device=found.st_dev, inode=found.st_ino)
     with pytest.raises(AttachError, match="no regular file"):
         open_mapped(os.getpid(), mapping)
 
@@ -196,7 +192,7 @@ def inside(root: Path, path: str, *, openat2: bool, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patched:
         patched.setattr(module.os, "open", redirect)
         if not openat2:
-            patched.setattr(module, "_openat2", lambda root, path: None)
+            patched.setattr(module, "_openat2", lambda *arguments: None)
         fd = open_in_root(4711, path)
     reading = real_open(f"/proc/self/fd/{fd}", os.O_RDONLY)
     os.close(fd)

@@ -39,3 +39,12 @@ def test_a_pid_page_key_is_big_endian_behind_the_length() -> None:
 
 def test_a_mapping_of_three_pages_takes_two_keys() -> None:
     assert pid_page_keys(7, 0x1000, 0x4000) == [pid_page_key(7, 0x1000, 52), pid_page_key(7, 0x2000, 51)]
+
+
+@given(pid=st.integers(0, 2**32 - 1), start=st.integers(0, 2**64 - 1), size=st.integers(0, 2**40))
+def test_the_keys_of_a_mapping_are_those_that_cover_it(pid: int, start: int, size: int) -> None:
+    end = min(start + size, 2**64)
+    keys = [pid_page_key(pid, address, length) for length, address in cover(start, end)]
+    assert pid_page_keys(pid, start, end) == keys
+    with pytest.raises(ValueError, match="no range"):
+        pid_page_keys(pid, end + 1, start)

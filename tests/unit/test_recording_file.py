@@ -148,7 +148,7 @@ def test_every_flipped_byte_is_noticed() -> None:
             assert list(found.samples) == samples[: len(found.samples)]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_contents_that_lie_behind_good_checksums_end_in_words(data: st.DataObject) -> None:
     """Whoever makes a file can make its checksums right: only the contents are checked then."""

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
+import struct
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
 from reports import Report
 
+from rubyunwind.cli.live.cells import cells
 from rubyunwind.formats import write
 from rubyunwind.formats.registry import Meta
 from rubyunwind.profiler.sample import Frame, Sample
@@ -39,9 +43,19 @@ def recorded(tmp_path: Path, *samples: Sample) -> Path:
 
 
 def shown(report: Report) -> dict[int, tuple[str, str, str]]:
+    return shown_in(report.out)
+
+
+def shown_in(text: str) -> dict[int, tuple[str, str, str]]:
     """Self, total and text of the lines."""
-    found = re.findall(r"^(.{7}) (.{7}) +(\d+)(?:  (.*))?$", report.out, re.MULTILINE)
+    found = re.findall(r"^([ \d.%]{6}) ([ \d.%]{6}) .{4} +(\d+)(?:  (.*))?$", text, re.MULTILINE)
     return {int(line): (own.strip(), total.strip(), text) for own, total, line, text in found}
+
+
+def methods(report: Report) -> list[tuple[str, str, str]]:
+    """Self, total and name of the methods, as they stand above their lines."""
+    found = re.findall(r"^([ \d.%]{6}) ([ \d.%]{6}) {13}(\S.*)$", report.out, re.MULTILINE)
+    return [(own.strip(), total.strip(), name) for own, total, name in found]
 
 
 @pytest.fixture
@@ -62,8 +76,8 @@ def test_each_line_has_its_own_weight_and_that_of_what_it_calls(tmp_path: Path, 
         stack(frame(program, 5), frame(program, 7), frame(program, 7), main, weight=3),
     )
     report = Report(path, "--lines")
-    assert f"{program}: self 100.0%, total 100.0% of 10 samples" in report.out
-    assert "as it is on disk, not written to since" in report.out
+    assert f"\n{program}\nself 100.0%, total 100.0% of 10 samples\n" in report.out
+    assert "\nsource: as it is on disk, not written to since\n" in report.out
     lines = shown(report)
     assert lines[5] == ("90.0%", "90.0%", "line 5")
     assert lines[7] == ("10.0%", "40.0%", "line 7")
@@ -80,6 +94,173 @@ def test_of_one_method_only_its_lines_have_weight(tmp_path: Path, program: Path)
     assert "no Ruby method matches 'Other'" in Report(path, "--lines", "Other").out
 
 
+def test_a_method_has_its_blocks_and_clauses_below_its_name(tmp_path: Path, program: Path) -> None:
+    main = frame(program, 30, "<main>")
+    path = recorded(
+        tmp_path,
+        stack(frame(program, 6, "block (2 levels) in Work#run"), frame(program, 5), main, weight=2),
+        stack(frame(program, 9, "rescue in block in Work#run"), main),
+        stack(frame(program, 20, "Work#other"), main),
+    )
+    report = Report("--lines", path)
+    assert methods(report) == [
+        ("75.0%", "75.0%", "Work#run"),
+        ("25.0%", "25.0%", "Work#other"),
+        ("", "100.0%", "<main>"),
+    ]
+    one = Report("--lines", "Work#run", path)
+    assert methods(one) == [("75.0%", "75.0%", "Work#run")]
+    assert {line: each[:2] for line, each in shown(one).items() if each[1]} == {
+        5: ("", "50.0%"),
+        6: ("50.0%", "50.0%"),
+        9: ("25.0%", "25.0%"),
+    }
+    assert [line for line, each in shown(Report("--lines", "rescue in*", path)).items() if each[1]] == [9]
+
+
+def test_what_is_between_two_methods_is_the_second_ones(tmp_path: Path, program: Path) -> None:
+    path = recorded(tmp_path, stack(frame(program, 10, "a")), stack(frame(program, 13, "b")))
+    text = Report("--lines", path).out
+    found = re.findall(r"(?:line (\d+)|.* {13}(\w))$", text[text.index(" 50.0%") :], re.MULTILINE)
+    assert [line or name for line, name in found] == ["a", "8", "9", "10", "b", "11", "12", "13", "14", "15"]
+
+
+def test_of_a_long_method_there_are_its_hot_regions_only(tmp_path: Path) -> None:
+    path = tmp_path / "long.rb"
+    path.write_text("def long\n" + "".join(f"  step {n}\n" for n in range(2, 300)) + "end\n")
+    os.utime(path, (NOW - 100, NOW - 100))
+    samples = [
+        stack(frame(path, line, "long"), weight=weight) for line, weight in ((50, 8), (56, 1), (200, 1))
+    ]
+    report = Report("--lines", recorded(tmp_path, *samples))
+    # The line between 52 and 54 is there: it takes as much room to say that it is not.
+    assert sorted(shown(report)) == [*range(48, 59), *range(198, 203)]
+    assert report.out.count("  ...\n") == 1
+
+
+def test_lines_that_call_what_is_hot_are_among_few(tmp_path: Path, program: Path) -> None:
+    others = [stack(frame(program, line)) for line in range(1, 21)]
+    path = recorded(tmp_path, stack(frame("(eval)", 1), frame(program, 39), weight=10), *others)
+    assert 39 in shown(Report(path, "--lines", "-n", "2"))
+
+
+def test_the_heat_of_a_line_is_a_bar(tmp_path: Path, program: Path) -> None:
+    weights = {3: 50, 10: 20, 17: 10, 24: 1, 31: 0}
+    path = recorded(
+        tmp_path,
+        *(stack(frame(program, line), weight=weight) for line, weight in weights.items() if weight),
+        stack(frame("(eval)", 1), frame(program, 31), weight=19),
+    )
+    found = re.findall(r"^[ \d.%]{13} (.{4}) +(\d+)  ", Report(path, "--lines").out, re.MULTILINE)
+    bars = {int(line): bar.strip() for bar, line in found}
+    assert {line: bars[line] for line in weights} == {3: "████", 10: "████", 17: "██", 24: "▎", 31: ""}
+
+
+def test_lines_of_one_file(tmp_path: Path, program: Path) -> None:
+    other = "/srv/app/lib/other.rb"
+    main = frame("/srv/app/main.rb", 1, "<main>")
+    path = recorded(tmp_path, stack(frame(program, 5), main), stack(frame(other, 7, "Other#go"), main))
+
+    def files(*words: str) -> list[str]:
+        return re.findall(r"^(/.*)$", Report("--lines", *words, path).out, re.MULTILINE)
+
+    for pattern in (
+        "other.rb",
+        "lib/other.rb",
+        "./lib/other.rb",
+        "lib/*.rb",
+        other,
+        "/other/",
+        "/srv/*/other.rb",
+    ):
+        assert files("--file", pattern) == [other]
+    assert files("--file", "other.rb", "--file", "main.rb") == [other, "/srv/app/main.rb"]
+    assert files("ther.rb", "--file", "other.rb") == []
+    assert files("*go", "--file", "*.rb") == [other]
+    assert files("--file", "ther.rb") == []
+    assert (
+        "no Ruby code is of a file that matches 'ther.rb'" in Report("--lines", "--file", "ther.rb", path).out
+    )
+    said = Report("--lines", "go", "--file", "other.rb", path).out
+    assert "no Ruby method matches 'go' in 'other.rb': a name is matched as a whole, '*go*' by a part" in said
+    alone = Report("--file", "other.rb", path)
+    assert alone.status == 2
+    assert "--file says of which files --lines is" in alone.err
+
+
+def test_several_recordings_behind_lines_are_all_files(tmp_path: Path, program: Path) -> None:
+    path = recorded(tmp_path, stack(frame(program, 5)))
+    assert "100.0% of 2 samples" in Report("--lines", path, path).out
+
+
+def terminal_text(*words: str | Path, columns: int, **env: str) -> str:
+    """What the command prints on a terminal."""
+    leader, follower = os.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    try:
+        report = Report(*words, stdout=follower, TERM="xterm", **env)
+        assert report.status == 0
+    finally:
+        os.close(follower)
+    found = b""
+    try:
+        while piece := os.read(leader, 65536):
+            found += piece
+    except OSError:  # EIO: all has been read
+        pass
+    os.close(leader)
+    return found.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_numbers_are_coloured_and_nothing_is_wider(tmp_path: Path) -> None:
+    path = tmp_path / ("long/" * 20) / "work.rb"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"漢字 = {n} * {'x' * 90}\n" for n in range(1, 41)))
+    os.utime(path, (NOW - 100, NOW - 100))
+    hot = recorded(tmp_path, stack(frame(path, 5), weight=19), stack(frame(path, 20)))
+    text = terminal_text("--lines", hot, columns=80)
+    assert "\n\033[31m 95.0%  95.0% ████      5  \033[0m漢字 = 5 * xx" in text
+    assert "\n\033[33m  5.0%   5.0% █        20  \033[0m漢字 = 20 * xx" in text
+    assert f"\n\033[2m{4:25}  漢字 = 4 * xx" in text
+    plain = re.sub(r"\033\[\d*m", "", text)
+    assert plain == terminal_text("--lines", hot, columns=80, NO_COLOR="1")
+    assert max(map(cells, plain.splitlines())) == 80
+    # The end of a path and the numbers are what counts.
+    assert "/long/work.rb\nself 100.0%, total" in plain
+    assert shown_in(plain)[5][:2] == ("95.0%", "95.0%")
+    for columns in (1, 10, 25, 30):
+        narrow = terminal_text("--lines", hot, columns=columns, NO_COLOR="1")
+        assert max(map(cells, narrow.splitlines()[3:])) <= columns
+
+
+@pytest.mark.parametrize(
+    ("encoding", "comment"),
+    [
+        ("latin-1", "# encoding: iso-8859-1"),
+        ("euc-jp", "#!/usr/bin/ruby\n# -*- coding: EUC-JP -*-"),
+        ("cp932", "# coding = Windows-31J"),
+        ("utf-8", "\ufeff# frozen_string_literal: true"),
+    ],
+)
+def test_source_is_read_as_its_magic_comment_says(tmp_path: Path, encoding: str, comment: str) -> None:
+    word = "café" if encoding == "latin-1" else "漢字"
+    path = tmp_path / "work.rb"
+    path.write_bytes(f"{comment}\nputs '{word}'\n".encode(encoding))
+    found = source_of(str(path), 0)
+    assert found.lines == (*comment.removeprefix("\ufeff").split("\n"), f"puts '{word}'")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "no-such-thing", "unicode_escape", "rot13", "idna", "utf-16", "cp1", "\udcff"]
+)
+def test_source_of_an_encoding_that_is_none_is_utf_8_with_escapes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "work.rb"
+    path.write_bytes(f"# coding: {name}\n".encode("utf-8", "surrogateescape") + b"\xe9 = '\\n\xc3\xa9'\n")
+    os.utime(path, (NOW - 100, NOW - 100))
+    lines = shown(Report("--lines", recorded(tmp_path, stack(frame(path, 2)))))
+    assert lines[2] == ("100.0%", "100.0%", r"\xe9 = '\né'")
+
+
 def test_the_word_behind_lines_may_be_the_file(tmp_path: Path, program: Path) -> None:
     path = recorded(tmp_path, stack(frame(program, 5)))
     assert Report("--lines", path).out == Report(path, "--lines").out != ""
@@ -89,7 +270,7 @@ def test_few_rows_are_the_hottest_lines(tmp_path: Path, program: Path) -> None:
     path = recorded(tmp_path, *(stack(frame(program, line), weight=line) for line in range(1, 41)))
     report = Report(path, "--lines", "-n", "1")
     assert sorted(shown(report)) == [38, 39, 40]
-    assert "... and 39 more lines; -n 0 shows all" in report.out
+    assert "... and 39 more lines, self 95.1%; -n 0 shows all" in report.out
 
 
 def test_lines_that_the_file_does_not_have_are_named(tmp_path: Path, program: Path) -> None:

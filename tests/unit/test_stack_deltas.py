@@ -586,7 +586,7 @@ def test_a_section_cut_anywhere_still_gives_a_table(name: str) -> None:
         _check(extract_stack_deltas(ElfFile(image_of(section[:length], name=name))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.tuples(st.integers(0, len(_sample()) - 1), st.integers(0, 255)), max_size=8), st.booleans()
 )
@@ -600,7 +600,7 @@ def test_a_section_with_any_bytes_changed_still_gives_a_table(
     _check(extract_stack_deltas(ElfFile(image)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=80), st.binary(max_size=200))
 def test_any_program_gives_a_table(cie: bytes, program: bytes) -> None:
     frames = EhFrame()
@@ -610,7 +610,7 @@ def test_any_program_gives_a_table(cie: bytes, program: bytes) -> None:
     _check(extract_stack_deltas(ElfFile(image_of(bytes(frames.end().data)))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 600), st.integers(0, 255), st.integers(0, 2000))
 def test_a_damaged_file_gives_a_table_or_a_decode_error(position: int, value: int, cut: int) -> None:
     image = bytearray(image_of(_sample(), text=bytes(0x100)))

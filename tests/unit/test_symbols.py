@@ -141,7 +141,7 @@ def test_names_that_are_no_utf8_survive() -> None:
     assert found == ("bad\udcff", 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300), st.binary(max_size=40), st.integers(0, 1 << 64))
 def test_any_bytes_as_a_table_give_an_answer(data: bytes, names: bytes, address: int) -> None:
     symbols = Symbols()

@@ -109,10 +109,17 @@ class Process:
         self.closed = True
 
 
+class MapOfDict(dict[Any, Any]):
+    """What these tests need of a Map."""
+
+    def discard(self, key: Any) -> None:
+        self.pop(key, None)
+
+
 class Collection:
     def __init__(self) -> None:
         names = ("inhibit_events", "pid_events", "reported_pids", "followed_pids")
-        self.maps: dict[str, dict[Any, Any]] = {name: {} for name in names}
+        self.maps = {name: MapOfDict() for name in names}
 
     @property
     def followed(self) -> dict[int, int]:
@@ -246,6 +253,40 @@ def test_between_two_looks_nothing_is_read(world: World) -> None:
     assert len(world.log) == before
 
 
+def test_where_nothing_is_reported_and_nothing_is_due_it_says_when_that_will_be(world: World) -> None:
+    world.parents[5] = 1
+    tracker, collection = make()
+    tracker.add(5)
+    for _ in range(14):
+        world.now += tracker.run(reported=False) + 1e-6
+    assert tracker.run(reported=False) == pytest.approx(1.0)
+    looks = world.count("sync", 5)
+    world.now += 0.4
+    assert tracker.run(reported=False) == pytest.approx(0.6, abs=0.001)
+    assert world.count("sync", 5) == looks
+    # What was told meanwhile is handled at once, and who is followed from now on is looked at soon.
+    collection.report(5)
+    tracker.run(reported=True)
+    assert world.count("sync", 5) == looks + 1
+    world.parents[6] = 1
+    tracker.follow(6)
+    assert tracker.run(reported=False) <= 0.01
+
+
+def test_what_comes_and_what_changes_is_counted(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make()
+    tracker.add(5)
+    assert tracker.changes == 1
+    for _ in range(14):
+        world.now += tracker.run() + 1e-6
+    assert tracker.changes == 1
+    world.changing.add(5)
+    world.now += tracker.run() + 1.1
+    tracker.run()
+    assert tracker.changes > 1
+
+
 def test_a_report_of_a_known_process_is_handled_at_once_and_lets_the_next_one_through(world: World) -> None:
     world.parents[5] = 1
     tracker, collection = make()
@@ -376,7 +417,7 @@ def test_a_grandchild_that_is_reported_before_its_parent_is_adopted(world: World
     for parent, child in ((5, 6), (6, 7), (7, 8)):
         collection.fork(parent, child)
     reports = collection.maps["pid_events"]
-    collection.maps["pid_events"] = dict(reversed(reports.items()))
+    collection.maps["pid_events"] = MapOfDict(reversed(reports.items()))
     tracker.run()
     assert set(tracker.processes) == {5, 6, 7, 8}
     assert not collection.maps["reported_pids"]
@@ -595,7 +636,7 @@ def test_a_process_that_the_tables_have_no_room_for_is_counted(world: World) -> 
     collection.report(9)
     tracker.run()
     assert not tracker.processes
-    assert tracker.pressure() == {"waiting": 0, "evicted": 0, "no_room": 1}
+    assert tracker.pressure() == {"waiting": 0, "evicted": 0, "no_room": 1, "given_up": 0}
     assert set(collection.maps["reported_pids"]) == {key(9)}
     assert world.log[-1] == ("forget", 9)
 
@@ -652,6 +693,24 @@ def test_of_all_processes_one_that_sleeps_is_not_looked_at(world: World) -> None
         tracker.run()
     assert world.count("sync", 5) <= before[0] + 1
     assert world.count("sync", 6) >= before[1] + 9
+
+
+def test_of_all_processes_one_that_has_not_changed_is_looked_at_once_it_was_sampled(world: World) -> None:
+    world.parents[5] = 1
+    tracker, _ = make(everything=True, rate=20)
+    tracker.add(5)
+    # It has just come, so that is looked at on time; after that there is nothing to wake up for.
+    assert tracker.run() == pytest.approx(0.025)
+    world.now += 0.02  # awake for something else: that is early enough
+    assert tracker.run() > 0.5
+    looks = world.count("sync", 5)
+    world.now += 0.06
+    tracker.run()
+    assert world.count("sync", 5) == looks
+    cast("Any", tracker.processes[5]).sampled = world.now
+    world.now += 0.11
+    tracker.run()
+    assert world.count("sync", 5) == looks + 1
 
 
 def test_one_that_sleeps_and_ends_unseen_is_dropped_all_the_same(world: World) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -227,6 +228,7 @@ class Struct:
     size: ClassVar[int] = 0
     members: ClassVar[Mapping[str, Member]] = MappingProxyType({})
     _gaps: ClassVar[tuple[tuple[int, int], ...]] = ()
+    _has_union: ClassVar[bool] = False
     _raw: bytes | memoryview
 
     def __init_subclass__(
@@ -239,6 +241,7 @@ class Struct:
         cls.size = ffi.sizeof(ctype)
         cls.members = MappingProxyType({member.name: member for member in members})
         cls._gaps = _gaps(members, cls.size)
+        cls._has_union = any(one.overlaps(other) for one, other in combinations(members, 2))
         for member in members:
             if not isinstance(
                 vars(cls).get(member.name), property
@@ -280,7 +283,8 @@ class Struct:
                     raise TypeError(
                         f"{cls.__name__}: {other.name} and {name} share their bytes, give one of them"
                     )
-            taken.append(member)
+            if cls._has_union:
+                taken.append(member)
             member.write(raw, value)
 
     def _canonical(self) -> bytes:

@@ -222,6 +222,13 @@ class Trace(Struct, values={"flags": TraceFlag}):
             for file_id, place, word in _STEP.iter_unpack(self._raw[_HEADER:])
         ]
 
+    def leaf(self) -> Step | None:
+        """Return the innermost frame as `steps` does, None if there are no frames."""
+        if len(self._raw) == _HEADER:
+            return None
+        file_id, place, word = _STEP.unpack_from(self._raw, _HEADER)
+        return Step(file_id, place, word & 0xFF, word >> 8 & 0xFF, word >> 16)
+
     def first_error(self) -> ErrorCode | None:
         """Return the error of the innermost error frame, None if no frame is one."""
         kinds = bytes(self._raw[_HEADER + _KIND_AT :: _FRAME_SIZE])

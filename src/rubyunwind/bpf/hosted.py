@@ -24,7 +24,7 @@ from rubyunwind.errors import NotSupported, RubyUnwindError
 if TYPE_CHECKING:
     from rubyunwind.bpf.maps import Map
     from rubyunwind.bpf.spec import CollectionSpec, MapSpec
-    from rubyunwind.process.memory import Memory
+    from rubyunwind.process.memory import LiveMemory, Memory
 
 __all__ = ["CHAIN_ENTRY", "WALKER_ENTRY", "HostMemory", "HostTask", "HostedCollection"]
 
@@ -82,9 +82,15 @@ class HostMemory:
             self.struct.read = lib.host_read_python
 
     @classmethod
-    def of_process(cls, fd: int, pages: int = 0) -> HostMemory:
-        """All of a live process: `fd` is its /proc/PID/mem."""
-        return cls(fd=fd, pieces=[(0, _TOP, 0)], pages=pages)
+    def of_process(cls, memory: LiveMemory, pages: int = 0) -> HostMemory:
+        """All of a live process. `memory`, which has to live as long, reads what is `distant` by now."""
+        pieces, start = [], 0
+        for begin, end, _ in sorted(memory.distant):
+            if start < begin:
+                pieces.append((start, begin, start))
+            start = max(start, end)
+        pieces.append((start, _TOP, start))
+        return cls(fd=memory.fd, pieces=pieces, memory=memory if memory.distant else None, pages=pages)
 
     @property
     def reads(self) -> int:

@@ -264,6 +264,11 @@ class PerfBuffer:
         assert isinstance(self._sink, RecordSink | CallbackSink)
         return self._sink.take()
 
+    @property
+    def waiting(self) -> int:
+        """How many traces were taken out of the rings and wait for `traces()`. Only with `grouped`."""
+        return self._sink.waiting if isinstance(self._sink, TraceSink) else 0
+
     def traces(self) -> TraceBatch:
         """Return the traces taken since the last call, equal stacks once. Only with `grouped`."""
         self._resource.check()

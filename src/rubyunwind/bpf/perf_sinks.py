@@ -135,6 +135,11 @@ class TraceSink:
         """See Sink."""
         return int(self.group.counts.records)
 
+    @property
+    def waiting(self) -> int:
+        """Traces taken since the last `take`."""
+        return int(self.group.samples)
+
     def finish(self) -> None:
         """See Sink."""
         if self.group.error:

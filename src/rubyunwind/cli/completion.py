@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import BashComplete, add_completion_class, get_completion_class
+from click.shell_completion import BashComplete, FishComplete, add_completion_class, get_completion_class
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -53,7 +53,37 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         return f"{item.type},{text}"
 
 
+class WholeFish(FishComplete):
+    """Completion in fish with all of a description or of a file's name; click's ends at the first comma."""
+
+    name = "fish"
+    source_template = """\
+function %(complete_func)s
+    for line in (env COMP_WORDS=(commandline -cp) COMP_CWORD=(commandline -t) \\
+            %(complete_var)s=fish_complete %(prog_name)s)
+        set -l found (string split -m 1 , -- $line)
+        switch $found[1]
+            case dir
+                __fish_complete_directories $found[2]
+            case file
+                __fish_complete_path $found[2]
+            case plain
+                echo $found[2]
+        end
+    end
+end
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return a candidate's type, a comma, and what fish takes: the value, a tab and the description."""
+        found = f"{item.type},{item.value}"
+        # A line each, of which a tab begins the description.
+        return f"{found}\t{' '.join(item.help.splitlines())}" if item.help else found
+
+
 add_completion_class(DescribingBash)
+add_completion_class(WholeFish)
 
 
 @click.command("completion", short_help="have a shell complete this command line")

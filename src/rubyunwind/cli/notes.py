@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rubyunwind.profiler.tracker import NO_RUBY
+from rubyunwind.profiler.process_notes import NO_RUBY
 from rubyunwind.profiler.user_profiler import NOT_SAMPLED
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def say_totals(profile: Profile, incomplete: int) -> None:
     for count, what in (
         (totals.evicted, "processes left full tables and were registered anew"),
         (totals.no_room, "processes or files had no room in the tables"),
+        (totals.given_up, "files could not be read, as their file system did not answer"),
     ):
         if count:
             click.echo(f"rubyunwind: {count} {what}", err=True)

@@ -11,8 +11,9 @@ import click
 
 from rubyunwind.cli.candidates import complete_file
 from rubyunwind.cli.habits import FormatName
+from rubyunwind.cli.heat_text import heat_text
 from rubyunwind.cli.output import Output
-from rubyunwind.cli.report_text import Look, changes_text, head_text, heat_text, methods_text
+from rubyunwind.cli.report_text import Look, changes_text, head_text, methods_text
 from rubyunwind.cli.text import printable
 from rubyunwind.formats.difference import Side
 from rubyunwind.formats.registry import DIFFERENCES, FORMATS, format_of, write, write_difference
@@ -21,7 +22,7 @@ from rubyunwind.report.heat import heat_of
 from rubyunwind.report.inputs import join, load
 from rubyunwind.report.methods import MethodWeights, compare
 from rubyunwind.report.moments import moment
-from rubyunwind.report.selection import NATIVE, Selection, leaves_out, name_matcher
+from rubyunwind.report.selection import NATIVE, Selection, leaves_out, name_matcher, path_matcher
 from rubyunwind.report.sources import source_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ class _Part:
     help="Show the source with the weight of each line, of all methods or of one (glob or /expression/).",
 )
 @click.option(
+    "--file",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="With --lines: of this file (its path, the end of that, a glob, /an expression/); may be repeated.",
+)
+@click.option(
     "-n", "--rows", type=click.IntRange(0), default=30, show_default=True, help="Rows of a table; 0: all."
 )
 @click.argument("files", nargs=-1, shell_complete=complete_file, metavar="FILE...")
@@ -101,6 +109,7 @@ def command(
     no_native: bool,
     diff: bool,
     lines: str | None,
+    paths: tuple[str, ...],
     rows: int,
     files: tuple[str, ...],
 ) -> None:
@@ -108,9 +117,11 @@ def command(
 
     Several files are taken as one. Prints the hottest methods, or writes another format (-f, -o).
     """
-    if lines and not files:
-        # `--lines FILE`: the word after it is taken for a method, but a file there has to be.
-        lines, files = _EVERYTHING, (lines,)
+    if lines and (not files or _is_recording(lines)):
+        # `--lines FILE`: the word after it is taken for a method.
+        lines, files = _EVERYTHING, (lines, *files)
+    if paths and lines is None:
+        raise click.UsageError("--file says of which files --lines is: add --lines, or leave it out")
     format_ = _format(files, diff=diff, lines=lines, format_=format_, output=output)
     # Few look for the interpreter's own functions first, and they would fill the table.
     unasked = native is None and not no_native and format_ == _TABLE and lines is None and not kinds
@@ -135,7 +146,7 @@ def command(
     with Output.choose(target, format_, what, "written") as out:
         if out.format == _TABLE:
             look = Look.of_stdout() if out.path is None else Look()
-            text = "".join(f"{line}\n" for line in _text(parts, lines, rows, look, unasked=unasked))
+            text = "".join(f"{line}\n" for line in _text(parts, lines, paths, rows, look, unasked=unasked))
             out.fill(lambda file: _write_text(file, text))
         elif diff:
             sides = [Side(part.samples, part.recorded.totals, part.recorded.meta) for part in parts]
@@ -191,7 +202,13 @@ def _select(recorded: Recorded, selection: Selection, since: str | None, until: 
 
 
 def _text(
-    parts: Sequence[_Part], lines: str | None, rows: int, look: Look, *, unasked: bool
+    parts: Sequence[_Part],
+    lines: str | None,
+    paths: Sequence[str],
+    rows: int,
+    look: Look,
+    *,
+    unasked: bool,
 ) -> Iterator[str]:
     for part in parts:
         yield from head_text(part.recorded, len(part.samples), look)
@@ -203,7 +220,7 @@ def _text(
     if len(parts) == 2:
         yield from _changes(weights, rows, look)
     elif lines is not None:
-        yield from _heat(parts[0], weights[0], lines, rows, look)
+        yield from _heat(parts[0], weights[0], lines, paths, rows, look)
     else:
         for each in weights[0]:
             yield from methods_text(each, rows, look)
@@ -219,23 +236,42 @@ def _changes(weights: Sequence[Sequence[MethodWeights]], rows: int, look: Look) 
         yield from changes_text(compare(before, after), before, after, rows, look)
 
 
-def _heat(part: _Part, weights: Iterable[MethodWeights], method: str, rows: int, look: Look) -> Iterator[str]:
+def _heat(
+    part: _Part, weights: Iterable[MethodWeights], method: str, paths: Sequence[str], rows: int, look: Look
+) -> Iterator[str]:
     try:
         wanted = name_matcher(method) if method else None
+        matchers = [path_matcher(path) for path in paths]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    in_file = (lambda path: any(matches(path) for matches in matchers)) if matchers else None
+    most = None if wanted or in_file else _FILES
     found = False
     for each in weights:
-        files = heat_of(part.samples, each.unit, wanted)
-        for heat in files[:_FILES] if wanted is None else files:
+        files = heat_of(part.samples, each.unit, wanted, in_file)
+        for heat in files[:most]:
             found = True
             source = source_of(heat.path, part.recorded.meta.started)
             yield from heat_text(heat, source, each.whole, each.unit, rows, look)
-        if wanted is None and len(files) > _FILES:
-            yield f"... and {len(files) - _FILES} more files; --lines METHOD shows those of a method"
-    if not found and part.samples:
-        yield ""
-        yield f"no Ruby method matches {printable(method)!r}" if method else "no sample has a line of Ruby"
+        if most is not None and len(files) > most:
+            yield ""
+            yield look.line(f"... and {len(files) - most} more files; --lines METHOD or --file shows others")
+    if found or not part.samples:
+        return
+    yield ""
+    where = " or ".join(repr(printable(path)) for path in paths)
+    if method:
+        hint = "" if "*" in method else f": a name is matched as a whole, '*{printable(method)}*' by a part"
+        yield f"no Ruby method matches {printable(method)!r}" + (f" in {where}" if where else "") + hint
+    elif where:
+        yield f"no Ruby code is of a file that matches {where}"
+    else:
+        yield "no sample has a line of Ruby"
+
+
+def _is_recording(word: str) -> bool:
+    """Whether it is a file of ours, rather than the name of a method."""
+    return word.removesuffix(".gz").endswith((".rubyunwind", ".jsonl")) and Path(word).is_file()
 
 
 def _write_text(file: BinaryIO, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports as plain text: what was recorded and lost, the hottest methods, what has changed, hot lines."""
+"""Reports as plain text: what was recorded and lost, the hottest methods, what has changed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from rubyunwind.cli.live.cells import fit, fit_end
 from rubyunwind.cli.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rubyunwind.formats.recorded import Recorded
-    from rubyunwind.report.heat import FileHeat
     from rubyunwind.report.methods import Change, Method, MethodWeights
-    from rubyunwind.report.sources import Source
 
-__all__ = ["Look", "changes_text", "head_text", "heat_text", "methods_text"]
+__all__ = [
+    "BOLD",
+    "DIM",
+    "RED",
+    "YELLOW",
+    "Look",
+    "changes_text",
+    "head_text",
+    "methods_text",
+    "more",
+    "share",
+    "weight",
+]
 
-_BOLD, _RED, _YELLOW, _OFF = "\033[1m", "\033[31m", "\033[33m", "\033[0m"
-# Shares from which on a line is marked.
-_HOT, _WARM = 0.1, 0.02
-# Lines shown around each that has weight.
-_AROUND = 2
+BOLD, DIM, RED, YELLOW, _OFF = "\033[1m", "\033[2m", "\033[31m", "\033[33m", "\033[0m"
+# A growth of the share from which on a method is marked.
+_MARKED = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,11 @@ class Look:
 
     def line(self, text: str, colour: str = "") -> str:
         """Return one line, cut at the width. `text` has no escape sequences yet."""
-        if self.width and len(text) > self.width:
-            text = text[: self.width - 1] + "…" if self.width > 1 else text[: self.width]
-        return self.paint(text.rstrip(), colour)
+        return self.paint((fit(text, self.width) if self.width else text).rstrip(), colour)
+
+    def tail(self, text: str, colour: str = "") -> str:
+        """Return one line, cut at its beginning: the end of a path says more."""
+        return self.paint(fit_end(text, self.width) if self.width else text, colour)
 
 
 def head_text(recorded: Recorded, selected: int, look: Look) -> Iterator[str]:
@@ -66,27 +77,27 @@ def head_text(recorded: Recorded, selected: int, look: Look) -> Iterator[str]:
     if meta.started:
         about.append(f"{datetime.fromtimestamp(meta.started // 10**9, timezone.utc):%Y-%m-%d %H:%M:%S} UTC")
     if any(about):
-        yield look.line(", ".join(printable(each) for each in about if each), _BOLD)
+        yield look.line(", ".join(printable(each) for each in about if each), BOLD)
     yield look.line(
         f"samples: {totals.read} read, {recorded.samples.incomplete} incomplete, "
         f"{totals.truncated} truncated, {totals.lost} lost",
-        _RED if totals.lost else "",
+        RED if totals.lost else "",
     )
     if totals.failed:
         reasons = ", ".join(f"{printable(reason)} {count}" for reason, count in totals.failed)
         yield look.line(f"incomplete or unsent, by reason: {reasons}")
     if selected != len(recorded.samples):
-        yield look.line(f"selected: {selected} of {len(recorded.samples)} samples", _BOLD)
+        yield look.line(f"selected: {selected} of {len(recorded.samples)} samples", BOLD)
 
 
 def methods_text(weights: MethodWeights, rows: int, look: Look) -> Iterator[str]:
     """Yield a table of methods, `rows` of them (0: all)."""
     yield ""
-    yield look.line(f"{'self':>16} {'total':>16}  {'kind':10} method", _BOLD)
+    yield look.line(f"{'self':>16} {'total':>16}  {'kind':10} method", BOLD)
     for each in weights.methods[: rows or None]:
         columns = (_amount(value, weights) for value in (each.self, each.total))
         yield look.line(f"{' '.join(columns)}  {_named(each.method, each.line)}")
-    yield from _more(len(weights.methods), rows, "methods")
+    yield from more(len(weights.methods), rows, "methods")
 
 
 def changes_text(
@@ -95,59 +106,23 @@ def changes_text(
     """Yield a table of changes in percentage points, `rows` of them (0: all)."""
     yield ""
     yield look.line(
-        f"shares of all weight: of {_weight(before.whole, before.unit)} before and of "
-        f"{_weight(after.whole, after.unit)} after; the changes are percentage points"
+        f"shares of all weight: of {weight(before.whole, before.unit)} before and of "
+        f"{weight(after.whole, after.unit)} after; the changes are percentage points"
     )
     yield look.line(
         f"{'self':>7} {'->':>7} {'change':>7}  {'total':>7} {'->':>7} {'change':>7}  {'kind':10} method",
-        _BOLD,
+        BOLD,
     )
     for each in changes[: rows or None]:
         yield look.line(
             f"{each.self_before:7.1%} {each.self_after:7.1%} {100 * each.self_change:+7.1f}  "
             f"{each.total_before:7.1%} {each.total_after:7.1%} {100 * each.total_change:+7.1f}  "
             f"{_named(each.method, 0)}",
-            _RED if each.self_change >= _WARM else "",
+            RED if each.self_change >= _MARKED else "",
         )
     if not changes:
         yield look.line("nothing has changed its share")
-    yield from _more(len(changes), rows, "methods that changed")
-
-
-def heat_text(heat: FileHeat, source: Source, whole: int, unit: str, rows: int, look: Look) -> Iterator[str]:
-    """Yield a file's hottest lines (`rows` of them, 0: all) amid those around them, with self and total."""
-    yield ""
-    shares = f"self {_share(heat.self_weight, whole)}, total {_share(heat.total_weight, whole)}"
-    yield look.line(f"{printable(heat.path)}: {shares} of {_weight(whole, unit)}", _BOLD)
-    yield look.line(f"  {source.note}")
-    ranked = sorted(heat.total, key=lambda line: (-heat.self.get(line, 0), -heat.total[line], line))
-    hot = set(ranked[: rows or None])
-    lines = source.lines
-    shown = set(hot)
-    if lines is not None:
-        shown |= {at for line in hot if line for at in range(line - _AROUND, line + _AROUND + 1)}
-        shown = {line for line in shown if 1 <= line <= len(lines) or line in hot}
-    yield look.line(f"{'self':>7} {'total':>7} {'line':>6}")
-    last = None
-    for line in sorted(shown):
-        if last is not None and line != last + 1:
-            yield look.line(f"{'':22}  ...")
-        last = line
-        own, total = heat.self.get(line, 0) / whole, heat.total.get(line, 0) / whole
-        colour = _RED if own >= _HOT else _YELLOW if own >= _WARM else ""
-        numbers = f"{own:7.1%} {total:7.1%}" if total else " " * 15
-        if not own and total:
-            numbers = f"{'':7} {total:7.1%}"
-        yield look.line(f"{numbers} {line if line else '?':>6}  {_source_line(lines, line)}", colour)
-    if lines is not None and any(line > len(lines) for line in hot):
-        yield look.line(f"  lines beyond the {len(lines)} of this file: it is not the one that ran", _RED)
-    yield from _more(len(heat.total), rows, "lines")
-
-
-def _source_line(lines: tuple[str, ...] | None, line: int) -> str:
-    if lines is None or not 1 <= line <= len(lines):
-        return ""
-    return printable(lines[line - 1].expandtabs(8))
+    yield from more(len(changes), rows, "methods that changed")
 
 
 def _named(method: Method, line: int) -> str:
@@ -157,21 +132,24 @@ def _named(method: Method, line: int) -> str:
     return f"{printable(method.kind):10} {printable(method.name)}{where}"
 
 
-def _weight(weight: int, unit: str) -> str:
+def weight(amount: int, unit: str) -> str:
+    """Return an amount with its unit."""
     if unit == "ns":
-        return f"{weight / 1e9:.3f} s"
-    return f"{weight} {printable(unit)}"
+        return f"{amount / 1e9:.3f} s"
+    return f"{amount} {printable(unit)}"
 
 
-def _share(weight: int, whole: int) -> str:
-    return f"{weight / whole:.1%}" if whole else "none"
+def share(part: int, whole: int) -> str:
+    """Return how much of the whole a part is, in per cent."""
+    return f"{part / whole:.1%}" if whole else "none"
 
 
-def _amount(weight: int, weights: MethodWeights) -> str:
-    number = f"{weight / 1e9:.3f}s" if weights.unit == "ns" else str(weight)
-    return f"{number:>9} {_share(weight, weights.whole):>6}"
+def _amount(part: int, weights: MethodWeights) -> str:
+    number = f"{part / 1e9:.3f}s" if weights.unit == "ns" else str(part)
+    return f"{number:>9} {share(part, weights.whole):>6}"
 
 
-def _more(count: int, rows: int, what: str) -> Iterator[str]:
+def more(count: int, rows: int, what: str) -> Iterator[str]:
+    """Yield a line that says how many there are beyond the rows, if there are."""
     if rows and count > rows:
         yield f"... and {count - rows} more {what}; -n 0 shows all"

@@ -34,7 +34,7 @@ def open_debug_file(elf: ElfFile, root: Path = DEBUG_ROOT) -> ElfFile | None:
     identity = build_id(elf)
     for path in _candidates(elf, root, name, identity):
         try:
-            debug = ElfFile.open(path)
+            debug = _open(path)
         except (OSError, DecodeError):
             continue
         try:
@@ -77,6 +77,19 @@ def _link(elf: ElfFile) -> tuple[str, int] | None:
     if not end or not name or b"/" in name or name in (b".", b"..") or len(data) < at + 4:
         return None
     return os.fsdecode(name), int.from_bytes(data[at : at + 4], "little")
+
+
+def _open(path: Path) -> ElfFile:
+    """Open a file of this machine, by a deputy where a server has to be asked for it."""
+    from rubyunwind.process.mounts import mounts  # which builds on this package
+
+    if mounts.is_local_path(str(path)):
+        return ElfFile.open(path)
+    from rubyunwind.process.deputy import deputies
+
+    elf = ElfFile.of(deputies.open_path(str(path)), str(path))
+    elf.path = str(path)
+    return elf
 
 
 def _candidates(elf: ElfFile, root: Path, name: str, identity: bytes | None) -> Iterator[Path]:

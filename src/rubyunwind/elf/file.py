@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rubyunwind.elf.readable import Readable
 from rubyunwind.errors import DecodeError
 
 __all__ = ["EM_AARCH64", "EM_X86_64", "ET_REL", "MAX_READ", "ElfFile", "Section", "Segment"]
@@ -86,21 +87,26 @@ class ElfFile:
 
     `ElfFile(data)` reads bytes that are already in memory, as of the vdso. `open` and `from_fd` read a
     file by descriptor. Raises DecodeError, which says what was found, when the image is something else.
-    `stamp` changes when a file does; None for what is no file.
+    `stamp` changes when a file does; None for what is no file. `distant` is what `of` was given, else None.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, name: str = "<memory>") -> None:
         view = memoryview(data).cast("B")
-        self._begin(lambda offset, length: bytes(view[offset : offset + length]), len(view), name, None)
+        self._begin(lambda offset, length: bytes(view[offset : offset + length]), len(view), name)
 
     def _begin(
-        self, read: Callable[[int, int], bytes], size: int, name: str, path: str | None, fd: int = -1
+        self,
+        read: Callable[[int, int], bytes],
+        size: int,
+        name: str,
+        close: Callable[[], None] | None = None,
     ) -> None:
         self._read = read
-        self._fd = fd
+        self._close = close
         self.size = size
         self.name = name
-        self.path = path
+        self.path: str | None = None
+        self.distant: Readable | None = None
         self.stamp: tuple[int, int, int, int] | None = None
         header = self.read(0, _EHDR.size) if size >= _EHDR.size else b""
         if header[:4] != b"\x7fELF":
@@ -141,19 +147,36 @@ class ElfFile:
                 raise DecodeError(
                     f"{name} is no regular file (mode {status.st_mode:o}), so no ELF file is read"
                 )
-            self._begin(lambda offset, length: os.pread(fd, length, offset), status.st_size, name, None, fd)
+            self._begin(
+                lambda offset, length: os.pread(fd, length, offset),
+                status.st_size,
+                name,
+                lambda: os.close(fd),
+            )
             self.stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         except BaseException:
             os.close(fd)
             raise
         return self
 
+    @classmethod
+    def of(cls, file: Readable, name: str) -> ElfFile:
+        """Read what `file` gives, which is closed by `close`, and here when this raises."""
+        self = cls.__new__(cls)
+        try:
+            self._begin(file.read, file.size, name, file.close)
+            self.stamp, self.distant = file.stamp, file
+        except BaseException:
+            file.close()
+            raise
+        return self
+
     def close(self) -> None:
-        """Close the descriptor, if there is one; closing twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file, if there is one; closing twice is harmless."""
+        close, self._close = self._close, None
         self._read = _closed
+        if close is not None:
+            close()
 
     def __enter__(self) -> ElfFile:
         return self

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from rubyunwind.formats.stacks import Marker, incompleteness
+from rubyunwind.formats.stacks import Marker, incompleteness, process_names
 
 if TYPE_CHECKING:
     from rubyunwind.formats.recorded import Recorded
@@ -48,7 +48,7 @@ def side_stacks(before: Side, after: Side) -> Iterator[SideStack]:
     Process ids differ from run to run and are no part of a path. Where a side has processes of several names,
     its name is at the root of each stack.
     """
-    comms = [_comms(side.samples) for side in (before, after)]
+    comms = [process_names(side.samples.threads) for side in (before, after)]
     named = any(len(set(each.values())) > 1 for each in comms)
     for number, side in enumerate((before, after)):
         samples = side.samples
@@ -65,12 +65,3 @@ def side_stacks(before: Side, after: Side) -> Iterator[SideStack]:
             if marker is not None:
                 markers.append(marker)
             yield SideStack(number, stacks[index].unit, tuple(chain(markers, reversed(frames))), weight)
-
-
-def _comms(samples: Samples) -> dict[int, str]:
-    """The name of each process: that of its main thread if that was sampled, since threads have their own."""
-    found: dict[int, str] = {}
-    for thread in samples.threads:
-        if thread.pid not in found or thread.tid == thread.pid:
-            found[thread.pid] = thread.comm
-    return found

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 from rubyunwind.formats.difference import side_stacks
+from rubyunwind.formats.memo import Memo
 from rubyunwind.formats.names import printable
 from rubyunwind.formats.stacks import Marker, group
 from rubyunwind.profiler.sample import Frame, Sample, Totals
@@ -35,35 +35,21 @@ __all__ = ["escape_name", "write", "write_difference"]
 _SUFFIXED = re.compile(r"_\[([kj]\])\Z")
 # Two numbers at the end of a line are the two weights of a comparison.
 _NUMBERED = re.compile(r" ([0-9]+\.?[0-9]*)\Z")
+_NUMBER_ENDS = tuple("0123456789.")
 _SUFFIXES = {"kernel": "_[k]", "jit": "_[j]"}
 
 
 def escape_name(name: str) -> str:
     """The name as it stands in a line: no `;`, no control, no lone surrogate. It can be read back."""
-    text = _NUMBERED.sub(r"\\x20\1", printable(name).replace(";", "\\x3b"))
-    return _SUFFIXED.sub(r"_\\x5b\1", text)
+    text = printable(name).replace(";", "\\x3b")
+    # Most names end in neither, which is cheaper to see than to search for.
+    if text.endswith(_NUMBER_ENDS):
+        text = _NUMBERED.sub(r"\\x20\1", text)
+    return _SUFFIXED.sub(r"_\\x5b\1", text) if text.endswith("]") else text
 
 
 def _text(frame: Frame | Marker) -> str:
     return escape_name(frame.name) + _SUFFIXES.get(frame.kind, "")
-
-
-class _Lines:
-    """Stacks as text, each frame of them made once."""
-
-    def __init__(self) -> None:
-        # By identity, which costs no hash of seven fields; what was seen is kept, and with it its id.
-        self._texts: dict[int, tuple[Frame | Marker, str]] = {}
-
-    def line(self, path: Iterable[Frame | Marker]) -> str:
-        """A path, root first, as it stands in a line before the weight."""
-        return ";".join(map(self._text, path))
-
-    def _text(self, frame: Frame | Marker) -> str:
-        known = self._texts.get(id(frame))
-        if known is None:
-            known = self._texts[id(frame)] = frame, _text(frame)
-        return known[1]
 
 
 def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta, /) -> None:
@@ -72,22 +58,21 @@ def write(file: BinaryIO, samples: Iterable[Sample], totals: Totals, meta: Meta,
     Stacks that only differ in what a name does not say (lines, files) become one line.
     """
     weights: dict[str, int] = {}
-    lines = _Lines()
+    texts = Memo(_text).of
     for stack in group(samples):
-        line = lines.line(chain(stack.markers, reversed(stack.frames)))
+        line = ";".join(texts((*stack.markers, *stack.frames[::-1])))
         weights[line] = weights.get(line, 0) + stack.weight
-    for line, weight in weights.items():
-        file.write(f"{line} {weight}\n".encode())
+    file.writelines(f"{line} {weight}\n".encode() for line, weight in weights.items())
 
 
 def write_difference(file: BinaryIO, before: Side, after: Side, /) -> None:
     """Write the stacks of both with two weights each, 0 where a side does not have it."""
     weights: dict[str, list[int]] = {}
-    lines = _Lines()
+    texts = Memo(_text).of
     found = list(side_stacks(before, after))
-    several = len({each.unit for each in found}) > 1
+    units = {each.unit: Marker("unit", f"[{each.unit}]") for each in found}
     for side, unit, path, weight in found:
-        marked = (Marker("unit", f"[{unit}]"), *path) if several else path
-        weights.setdefault(lines.line(marked), [0, 0])[side] += weight
+        marked = (units[unit], *path) if len(units) > 1 else path
+        weights.setdefault(";".join(texts(marked)), [0, 0])[side] += weight
     for line, (one, other) in weights.items():
         file.write(f"{line} {one} {other}\n".encode())

@@ -34,4 +34,6 @@ def escape(character: str) -> str:
 
 def printable(name: str) -> str:
     """The name without line breaks, controls and lone surrogates. Different names stay different."""
+    if name.isprintable() and "\\" not in name:  # as nearly all are; no other unsafe character is printable
+        return name
     return _UNSAFE.sub(lambda match: escape(match[0]), name)

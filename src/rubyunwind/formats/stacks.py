@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from rubyunwind.profiler.sample import Frame, Sample
 from rubyunwind.profiler.samples import Samples
 
-__all__ = ["Marker", "MarkerKind", "Stack", "group", "incompleteness"]
+if TYPE_CHECKING:
+    from rubyunwind.profiler.sample import Frame, Sample
+    from rubyunwind.profiler.samples import SampledStack, SampledThread
+
+__all__ = ["Marker", "MarkerKind", "Stack", "group", "incompleteness", "process_names"]
 
 MarkerKind = Literal["root", "unit", "process", "incomplete"]
 
 # What DESIGN calls truncated: cut by a limit of ours. Any other reason leaves a stack incomplete.
 _LIMITS = frozenset({"limit", "tail calls"})
-
-_Where = tuple[int, str, bool, "str | None"]  # pid, unit, complete, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,7 @@ class Marker:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(NamedTuple):
     """Equal stacks of one process. `markers` are root first, `frames` leaf first; `weight` is their sum."""
 
     markers: tuple[Marker, ...]
@@ -46,57 +46,58 @@ def incompleteness(complete: bool, reason: str | None, frames: tuple[Frame, ...]
     return Marker("incomplete", f"[{word}: {reason or 'unknown reason'}]")
 
 
-class _Counts:
-    """Weights by place and stack. Profilers share one tuple among equal stacks, so identity is tried first.
+def process_names(threads: Iterable[SampledThread]) -> dict[int, str]:
+    """The name of each process: that of its main thread if that was sampled, since threads have their own."""
+    found: dict[int, str] = {}
+    for thread in threads:
+        if thread.pid not in found or thread.tid == thread.pid:
+            found[thread.pid] = thread.comm
+    return found
 
-    Hashing a stack costs a hash of each frame; identity costs nothing. Each tuple seen is kept in `_seen`,
-    so that its id is not given to another.
-    """
 
-    def __init__(self) -> None:
-        self._seen: dict[tuple[int, _Where], tuple[tuple[Frame, ...], list[int]]] = {}
+class _Markers:
+    """The markers of stacks: equal ones are one object."""
 
-    def add(self, sample: Sample) -> None:
-        key = (id(sample.frames), (sample.pid, sample.unit, sample.complete, sample.reason))
-        known = self._seen.get(key)
+    def __init__(self, units: set[str], names: dict[int, str]) -> None:
+        self._several_units = len(units) > 1
+        self._processes = {pid: Marker("process", f"{name} ({pid})") for pid, name in names.items()}
+        self._known: dict[tuple[object, ...], tuple[Marker, ...]] = {}
+
+    def of(self, stack: SampledStack, pid: int) -> tuple[Marker, ...]:
+        key = (pid, stack.unit, stack.complete, stack.reason, not stack.frames)
+        known = self._known.get(key)
         if known is None:
-            known = self._seen[key] = (sample.frames, [0])
-        known[1][0] += sample.weight
+            known = self._known[key] = tuple(self._made(stack, pid))
+        return known
 
-    def weights(self) -> dict[tuple[tuple[Frame, ...], _Where], int]:
-        """Add up what differs in identity only."""
-        total: dict[tuple[tuple[Frame, ...], _Where], int] = {}
-        for (_, where), (frames, (weight,)) in self._seen.items():
-            total[frames, where] = total.get((frames, where), 0) + weight
-        return total
+    def _made(self, stack: SampledStack, pid: int) -> Iterator[Marker]:
+        if self._several_units:
+            yield Marker("unit", f"[{stack.unit}]")
+        if len(self._processes) > 1:
+            yield self._processes[pid]
+        marker = incompleteness(stack.complete, stack.reason, stack.frames)
+        if marker is not None:
+            yield marker
 
 
-def group(samples: Iterable[Sample]) -> list[Stack]:
+def group(samples: Iterable[Sample]) -> Iterator[Stack]:
     """Count equal stacks, in the order of their first appearance. The sum of weights is the samples'.
 
-    Markers, from the root: the unit when the profile has several; `comm (pid)` when it has several
-    processes (the comm of the main thread if that was sampled, since threads have their own);
-    `[truncated: reason]` or `[incomplete: reason]` when the stack did not reach its root; `[no frames]`
-    when a complete stack is empty.
+    Those whose frames are equal but not the same objects may come several times. Markers, from the root: the
+    unit when the profile has several; `comm (pid)` when it has several processes (see `process_names`);
+    `[truncated: reason]` or `[incomplete: reason]` when the stack did not reach its root; `[no frames]` when
+    a complete stack is empty.
     """
-    counts = _Counts()
-    comms: dict[int, str] = {}
-    for sample in samples.merged() if isinstance(samples, Samples) else samples:
-        counts.add(sample)
-        if sample.pid not in comms or sample.tid == sample.pid:
-            comms[sample.pid] = sample.comm
-    weights = counts.weights()
-    several_units = len({where[1] for _, where in weights}) > 1
-    several_processes = len(comms) > 1
-    stacks = []
-    for (frames, (pid, unit, complete, reason)), weight in weights.items():
-        markers = []
-        if several_units:
-            markers.append(Marker("unit", f"[{unit}]"))
-        if several_processes:
-            markers.append(Marker("process", f"{comms[pid]} ({pid})"))
-        marker = incompleteness(complete, reason, frames)
-        if marker is not None:
-            markers.append(marker)
-        stacks.append(Stack(tuple(markers), frames, weight, unit))
-    return stacks
+    if not isinstance(samples, Samples):
+        samples = Samples(samples)
+    stacks = samples.stacks
+    pids = [thread.pid for thread in samples.threads]
+    sums: dict[tuple[int, int], int] = {}
+    for _, indices, threads, _, weights in samples.columns():
+        for index, thread, weight in zip(indices, threads, weights, strict=True):
+            key = (index, pids[thread])
+            sums[key] = sums.get(key, 0) + weight
+    markers = _Markers({stacks[index].unit for index, _ in sums}, process_names(samples.threads))
+    for (index, pid), weight in sums.items():
+        stack = stacks[index]
+        yield Stack(markers.of(stack, pid), stack.frames, weight, stack.unit)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from rubyunwind.formats.memo import Memo
 from rubyunwind.formats.stacks import incompleteness
 from rubyunwind.formats.tree import Place, place_of
 from rubyunwind.profiler.samples import Samples
@@ -95,33 +96,19 @@ class _Interned:
         self.functions: dict[Place, int] = {}
         self.locations: dict[Location, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
-        # By identity first, since stacks mostly share their frames. These are kept, so that their ids are
-        # not given to others.
-        self._known: dict[int, int] = {}
-        self._kept: list[Frame | Marker] = []
+        self._numbers = Memo(self._number).of
 
     def stack(self, stack: SampledStack) -> int:
         frames, complete, reason, *_ = stack
         marker = incompleteness(complete, reason, frames)
-        path: tuple[int, ...] = () if marker is None else (self._meet(marker),)
-        known = self._known
-        try:
-            path += tuple(map(known.__getitem__, map(id, reversed(frames))))
-        except KeyError:
-            for frame in reversed(frames):
-                if id(frame) not in known:
-                    self._meet(frame)
-            path += tuple(map(known.__getitem__, map(id, reversed(frames))))
+        path: tuple[int, ...] = () if marker is None else (self._number(marker),)
+        path += self._numbers(frames[::-1])
         return self.stacks.setdefault(path, len(self.stacks))
 
-    def _meet(self, frame: Frame | Marker) -> int:
-        place = place_of(frame)
-        function = self.functions.setdefault(place, len(self.functions))
+    def _number(self, frame: Frame | Marker) -> int:
+        function = self.functions.setdefault(place_of(frame), len(self.functions))
         line, address = getattr(frame, "line", None), getattr(frame, "offset", None)
-        location = self.locations.setdefault(Location(function, line or 0, address), len(self.locations))
-        self._known[id(frame)] = location
-        self._kept.append(frame)
-        return location
+        return self.locations.setdefault(Location(function, line or 0, address), len(self.locations))
 
 
 class _Thread(NamedTuple):

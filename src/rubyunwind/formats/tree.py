@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rubyunwind.formats.memo import Memo
 from rubyunwind.formats.stacks import Marker
 from rubyunwind.profiler.sample import Frame
 
 __all__ = ["Place", "Site", "Tree", "merge", "place_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What makes two frames one: kind and name, and the file they are from.
 
     `path` is set for Ruby frames and C functions, `module` for native ones. Lines and offsets do not
@@ -67,27 +67,12 @@ class _Sites:
 
     def __init__(self) -> None:
         self.sites: dict[tuple[Place, int], int] = {(place_of(Marker("root", "all")), 0): 0}
-        # By identity first: frames are shared, and hashing one costs a hash of seven fields. The frames
-        # are kept, so that their ids are not given to others.
-        self._seen: dict[int, int] = {}
-        self._kept: list[Frame | Marker] = []
-
-    def numbers(self, path: Sequence[Frame | Marker]) -> tuple[int, ...]:
         # Tuples of numbers, here and in merge: the garbage collector leaves them alone, lists it would walk.
-        seen = self._seen
-        try:
-            return tuple(map(seen.__getitem__, map(id, path)))
-        except KeyError:
-            for frame in path:
-                if id(frame) not in seen:
-                    self._meet(frame)
-            return tuple(map(seen.__getitem__, map(id, path)))
+        self.numbers = Memo(self._number).of
 
-    def _meet(self, frame: Frame | Marker) -> None:
+    def _number(self, frame: Frame | Marker) -> int:
         line = (frame.line or 0) if isinstance(frame, Frame) else 0
-        site = place_of(frame), max(line, 0)
-        self._seen[id(frame)] = self.sites.setdefault(site, len(self.sites))
-        self._kept.append(frame)
+        return self.sites.setdefault((place_of(frame), max(line, 0)), len(self.sites))
 
     def sorted(self) -> tuple[tuple[Place, ...], tuple[Site, ...], list[int]]:
         """Places and sites in an order that does not depend on that of the samples, and where each went."""

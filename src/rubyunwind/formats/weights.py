@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from rubyunwind.formats.difference import side_stacks
-from rubyunwind.formats.stacks import Marker, incompleteness
+from rubyunwind.formats.stacks import Marker, incompleteness, process_names
 from rubyunwind.formats.tree import Tree, merge
 from rubyunwind.profiler.samples import Samples
 
@@ -84,11 +84,7 @@ class _Paths:
 
     def __init__(self, samples: Samples) -> None:
         self._stacks = samples.stacks
-        # The comm of the main thread if that was sampled, since threads have their own.
-        comms: dict[int, str] = {}
-        for thread in samples.threads:
-            if thread.pid not in comms or thread.tid == thread.pid:
-                comms[thread.pid] = thread.comm
+        comms = process_names(samples.threads)
         self._processes = {pid: Marker("process", f"{comm} ({pid})") for pid, comm in comms.items()}
         self._several = len(comms) > 1
         self._known: dict[tuple[int, int], int] = {}

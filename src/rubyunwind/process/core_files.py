@@ -20,7 +20,7 @@ from rubyunwind.elf.ids import build_id
 from rubyunwind.errors import AttachError, DecodeError
 from rubyunwind.process.core_notes import FileRange
 from rubyunwind.process.dumped_image import DumpedImage
-from rubyunwind.process.mappings import MAX_FILE_SIZE, open_below
+from rubyunwind.process.mapped_files import MAX_FILE_SIZE, open_below
 from rubyunwind.process.memory import MemoryReadError
 
 __all__ = ["CoreFiles"]

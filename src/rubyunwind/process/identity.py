@@ -122,10 +122,21 @@ def read_status(pid: int) -> ProcessStatus:
     except (FileNotFoundError, ProcessLookupError):
         raise AttachError(
             f"process {pid}: no such process (look at `ps`; in a container, pids are those seen from here"
-            f"{_HIDDEN if _proc_hides() else ''})"
+            f"{_HIDDEN if _is_there(pid) and _proc_hides() else ''})"
         ) from None
     except PermissionError:
         raise AttachError(f"process {pid}: /proc hides it from this user; run as root") from None
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process runs that /proc does not show: most that are looked for in vain have just ended."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _proc_hides() -> bool:
@@ -178,13 +189,16 @@ def witness(pid: int) -> int:
     The leader may end before the other threads (pthread_exit in main); its maps and mem are empty then.
     Returns `pid` itself when no thread is left.
     """
-    for thread in (pid, *threads(pid)):
-        try:
-            if read_status(thread).state not in "ZX":
-                return thread
-        except AttachError:
-            continue
-    return pid
+    if _is_seen(pid):
+        return pid
+    return next(filter(_is_seen, threads(pid)), pid)
+
+
+def _is_seen(thread: int) -> bool:
+    try:
+        return read_status(thread).state not in "ZX"
+    except AttachError:
+        return False
 
 
 def check_attachable(pid: int) -> ProcessIdentity:

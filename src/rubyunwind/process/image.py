@@ -10,12 +10,15 @@ from typing import Protocol
 from rubyunwind.elf.file import ElfFile
 from rubyunwind.process.core import CoreFile
 from rubyunwind.process.identity import witness
-from rubyunwind.process.mappings import Mapping, open_mapped, parse_code, parse_mappings, read_maps
+from rubyunwind.process.mapped_files import NotLocal, open_mapped
+from rubyunwind.process.mappings import Mapping, parse_code, parse_device, parse_mappings, read_maps
 from rubyunwind.process.memory import LiveMemory, Memory, MemoryReadError
+from rubyunwind.process.mounts import Mounts, mounts
 
 __all__ = ["CoreProcess", "LiveProcess", "ProcessImage"]
 
 _READABLE = re.compile(rb"^([0-9a-f]+)-[0-9a-f]+ r", re.MULTILINE)
+_DEVICES = re.compile(rb" ([0-9a-f]+:[0-9a-f]+) [1-9]")  # of files: whose inode is not 0
 _VDSO = "[vdso]"
 _MAX_VDSO = 1 << 20  # bytes; it has some 8 KiB
 
@@ -60,29 +63,43 @@ class LiveProcess:
         self.pid = pid
         self.memory = LiveMemory(witness(pid))
         self._digest = self._text = b""
+        self._mounts: Mounts | None = mounts.__enter__()
 
     def mappings(self) -> list[Mapping]:
         """See ProcessImage.mappings; read anew each time."""
         text = self._maps()
-        self._digest = _digest(text)
+        self._note(text)
         return parse_mappings(text)
 
     def code(self, *, again: bool = True) -> list[Mapping]:
         """See ProcessImage.code."""
         text = self._text if self._text and not again else self._maps()
         self._text = b""
-        self._digest = _digest(text)
+        self._note(text)
         return parse_code(text)
 
     def first_address(self) -> int:
         """Return an address that can be read as long as the process runs its present program; 0: none."""
         self._text = self._maps()
-        found = _READABLE.search(self._text)
-        return int(found[1], 16) if found else 0
+        self._note(self._text)
+        distant = {start for start, _, _ in self.memory.distant}
+        found = (int(match[1], 16) for match in _READABLE.finditer(self._text))
+        return next((start for start in found if start not in distant), 0)
 
     def changed(self) -> bool:
         """See ProcessImage.changed; a tenth of the work of `mappings`."""
         return _digest(self._maps()) != self._digest
+
+    def _note(self, text: bytes) -> None:
+        """Note what was read last, and which memory is of files whose server may not answer."""
+        self._digest = _digest(text)
+        devices = {parse_device(device) for device in set(_DEVICES.findall(text))}
+        distant = mounts.distant(self.pid, devices)
+        self.memory.distant = [
+            (mapping.start, mapping.end, mapping.device)
+            for mapping in (parse_mappings(text) if distant else ())
+            if mapping.device in distant and mapping.is_file
+        ]
 
     def _maps(self) -> bytes:
         """Return the maps file of the process; that of its main thread is empty when only others are left."""
@@ -96,11 +113,20 @@ class LiveProcess:
                 return ElfFile(self.memory.read(mapping.start, length), _VDSO)
             except MemoryReadError as error:
                 raise OSError(str(error)) from None
-        return ElfFile.from_fd(open_mapped(witness(self.pid), mapping), mapping.path)
+        seen = witness(self.pid)
+        try:
+            return ElfFile.from_fd(open_mapped(seen, mapping), mapping.path)
+        except NotLocal:
+            from rubyunwind.process.deputy import deputies
+
+            return ElfFile.of(deputies.open(seen, mapping), mapping.path)
 
     def close(self) -> None:
         """See ProcessImage.close."""
         self.memory.close()
+        if self._mounts is not None:
+            self._mounts.__exit__()
+            self._mounts = None
 
     def __enter__(self) -> LiveProcess:
         return self

@@ -6,9 +6,12 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rubyunwind.errors import AttachError, RubyUnwindError
+from rubyunwind.errors import AttachError, GivenUp, RubyUnwindError
+
+if TYPE_CHECKING:
+    from rubyunwind.process.deputy import Deputies
 
 __all__ = ["LiveMemory", "Memory", "MemoryReadError"]
 
@@ -39,12 +42,15 @@ class LiveMemory:
     """Memory of a running process through /proc/PID/mem. Owns one descriptor; a context manager.
 
     The descriptor stays bound to the address space that was there when it was opened: after exec it
-    reads nothing, so two programs with one pid are never mixed.
+    reads nothing, so two programs with one pid are never mixed. What is in a range of `distant` (start, end,
+    device of the file) is of a file whose server may not answer: a deputy reads it.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.distant: list[tuple[int, int, int]] = []
         self._fd = -1
+        self._deputies: Deputies | None = None  # held while memory is read by one
         try:
             self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -65,12 +71,26 @@ class LiveMemory:
     def read(self, address: int, length: int) -> bytes:
         """See Memory.read."""
         try:
-            data = os.pread(self._fd, length, address)
+            data = os.pread(self._fd, length, address) if not self.distant else self._read(address, length)
         except (OSError, OverflowError, ValueError) as error:
             raise MemoryReadError(address, length, getattr(error, "strerror", None) or str(error)) from None
         if len(data) != length:
             raise MemoryReadError(address, length, f"only {len(data)} are mapped, or the process is gone")
         return data
+
+    def _read(self, address: int, length: int) -> bytes:
+        for start, end, device in self.distant:
+            if address < end and start < address + length:
+                if self._deputies is None:
+                    from rubyunwind.process.deputy import deputies
+
+                    deputies.hold()
+                    self._deputies = deputies
+                try:
+                    return self._deputies.read_memory(self._fd, device, address, length)
+                except GivenUp as error:
+                    raise OSError(errno.EIO, str(error)) from None
+        return os.pread(self._fd, length, address)
 
     def u64(self, address: int) -> int:
         """See Memory.u64."""
@@ -85,6 +105,9 @@ class LiveMemory:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._deputies is not None:
+            self._deputies.release()
+            self._deputies = None
 
     def __enter__(self) -> LiveMemory:
         return self

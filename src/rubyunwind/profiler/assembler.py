@@ -1,64 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From traces to samples: every frame named, each distinct stack once."""
+"""From traces to samples: each distinct stack is named once, and again where what it rests on has changed."""
 
 from __future__ import annotations
 
 import time
 from array import array
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
-from rubyunwind.abi import ErrorCode, FrameMarker, TraceFlag, TraceOrigin
+from rubyunwind.abi import TraceOrigin
 from rubyunwind.process.kernel_clock import offset_ns
-from rubyunwind.profiler.coroutines import without_what_precedes
-from rubyunwind.profiler.kernel_symbols import KernelSymbols
-from rubyunwind.profiler.placement import place_ruby_frames, shown_frames
-from rubyunwind.profiler.reasons import NO_RUBY_INFORMATION, incompleteness, reason_of
-from rubyunwind.profiler.sample import Frame, Sample
+from rubyunwind.profiler.known_stacks import KnownStack, KnownStacks, alike, digest_of
+from rubyunwind.profiler.sample import Sample
 from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
-from rubyunwind.profiler.waits import waiting_frames
-from rubyunwind.ruby.symbolize import gc_frame
+from rubyunwind.profiler.stack_namer import StackNamer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from rubyunwind.abi import Step, Trace
+    from rubyunwind.abi import Trace
     from rubyunwind.bpf.maps import Map
     from rubyunwind.bpf.trace_batch import TraceBatch, TracedThread
     from rubyunwind.profiler.files import FileCache
     from rubyunwind.profiler.process import ProfiledProcess
+    from rubyunwind.ruby.code_cache import Known, Seen
     from rubyunwind.ruby.symbolize import RubySymbolizer
 
 __all__ = ["Assembler", "Processes", "StackKey"]
 
-# Ruby reuses the memory behind the addresses in a stack, so its names are asked for again. Where there is no
-# Ruby nothing changes.
+# Where there is no Ruby nothing changes.
 _BELIEVED = 1.0
-_AT_A_TIME = 32  # frames named until `between` is called
+# Seconds after which a stack is named anew, whatever it rests on.
+_ANEW = 30.0
 # Stacks are kept while all of them have this many frames at most (8 bytes each; a frame itself is shared).
 _MOST_FRAMES = 1 << 20
-# Plain numbers: of a deep stack there are thousands to compare.
-_NATIVE, _RUBY, _CFUNC = int(FrameMarker.NATIVE), int(FrameMarker.RUBY), int(FrameMarker.RUBY_CFUNC)
-_GC, _JIT = int(FrameMarker.RUBY_GC), int(FrameMarker.RUBY_JIT)
-_KERNEL, _ABORT, _ERROR_BIT = int(FrameMarker.KERNEL), int(FrameMarker.ABORT), 0x80
 _ORIGINS = {TraceOrigin.SAMPLING: "sampling", TraceOrigin.OFF_CPU: "off-cpu"}
-
-# Ruby code as YJIT has compiled it. It sets the pc of its control frame where it calls, and nowhere else.
-_COMPILED = Frame("jit", "[compiled code]", "the line of the Ruby frame that runs here may lag behind")
+_TIME = "ns"
+# What may have a name later.
+_PASSING = ("unknown", "error")
 
 # Process and digest.
 StackKey = tuple[int, bytes]
-
-# What was named, and when.
-_Stack = tuple[SampledStack, float]
-
-
-class _Stacks(dict[tuple["RubySymbolizer | None", bytes], _Stack]):
-    """The stacks of a process, and how many frames they have."""
-
-    frames = 0
 
 
 class Processes(Protocol):
@@ -93,17 +76,17 @@ class Assembler:
         self._tracker = tracker
         self._scale = off_cpu_scale
         self._between = between
-        self._kernel_stacks = kernel_stacks
-        self.kernel_symbols = KernelSymbols()
+        self.namer = StackNamer(tracker.files, kernel_stacks, between)
         # Stacks named while their threads were away, for when those are back: the process may have ended.
         self.named_ahead: Mapping[StackKey, SampledStack] = {}
-        self.unnamed = 0  # Ruby frames whose code was gone, or other code, before they were named
-        self._kernel_frames: dict[int, Frame] = {}
-        self._kernel_by_id: dict[int, tuple[Frame, ...]] = {}
+        # Of processes that still run, stacks whose code was gone, or other code, before they were named.
+        self.unnamed = 0
+        self.fresh = 0  # code and methods that were read and not known
+        self._replaced = 0  # and that were found in the place of others
         # Of each process, by who names its code and digest: a deep stack has some ten kilobytes.
         # There is a new symbolizer after exec, and when more can be read of a Ruby that has just started.
         # Nobody else keeps a process that has ended: what was named of it goes with it.
-        self._stacks: WeakKeyDictionary[ProfiledProcess, _Stacks] = WeakKeyDictionary()
+        self._stacks: WeakKeyDictionary[ProfiledProcess, KnownStacks] = WeakKeyDictionary()
         self._kept = 0  # frames in them, or more
         # Both clocks tick alike; their distance places the kernel's times in unix time. It is taken once:
         # when somebody sets the wall clock, times go on as they were.
@@ -112,16 +95,20 @@ class Assembler:
 
     def samples(self, batch: TraceBatch) -> Samples:
         """Return the samples that a batch of traces describes."""
-        # When each stack was last there in its oldest sample: its names must be right for all of them.
-        oldest: dict[int, int] = {}
+        # When each stack was seen first and last: its names must be right for all of its samples.
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
         for number, ktime, offtime in zip(batch.stack, batch.ktime, batch.offtime, strict=True):
             time_of = ktime + offtime
-            if time_of <= oldest.get(number, time_of):
-                oldest[number] = time_of
-        stacks = []
-        for number, trace in enumerate(batch.stacks):
-            stacks.append(self.stack(trace, oldest[number]))
-            self._between()
+            if time_of <= first.get(number, time_of):
+                first[number] = time_of
+            if time_of >= last.get(number, time_of):
+                last[number] = time_of
+        replaced = self._replaced
+        stacks = self._all(batch.stacks, first, last)
+        if self._replaced != replaced:
+            # What was named before that was noticed may have been other code, too: now it has to be proven.
+            stacks = self._all(batch.stacks, first, last)
         epoch = self._epoch
         return Samples.of_columns(
             stacks,
@@ -131,12 +118,21 @@ class Assembler:
                 batch.stack,
                 batch.thread,
                 array("i", batch.cpu),
-                self._weights(batch),
+                self._weights(batch, stacks),
             ),
         )
 
-    def _weights(self, batch: TraceBatch) -> array[int]:
-        away = [trace.origin == TraceOrigin.OFF_CPU for trace in batch.stacks]
+    def _all(
+        self, traces: Iterable[Trace], first: Mapping[int, int], last: Mapping[int, int]
+    ) -> list[SampledStack]:
+        stacks = []
+        for number, trace in enumerate(traces):
+            stacks.append(self.stack(trace, (first[number], last[number])))
+            self._between()
+        return stacks
+
+    def _weights(self, batch: TraceBatch, stacks: Iterable[SampledStack]) -> array[int]:
+        away = [stack.unit == _TIME for stack in stacks]
         if not any(away):
             return array("Q", [1]) * len(batch)
         return array(
@@ -166,7 +162,8 @@ class Assembler:
 
     def sample(self, trace: Trace, cpu: int) -> Sample:
         """Return the sample that one trace describes."""
-        stack = self.stack(trace, trace.ktime + trace.offtime)
+        seen = trace.ktime + trace.offtime
+        stack = self.stack(trace, (seen, seen))
         process = self._tracker.get(trace.pid)
         return Sample(
             timestamp=trace.ktime + self._epoch,
@@ -186,50 +183,142 @@ class Assembler:
     @staticmethod
     def key(trace: Trace) -> StackKey:
         """Return what traces of equal stacks share."""
-        # Everything that decides the frames: kernel stack id, length, origin, flags, and the frames.
-        raw = memoryview(bytes(trace))
-        digest = blake2b(raw[56:72], digest_size=16)
-        digest.update(raw[80:])
-        return trace.pid, digest.digest()
+        return trace.pid, digest_of(trace)
 
-    def stack(self, trace: Trace, sampled: int | None = None) -> SampledStack:
-        """Return the stack of a trace, every frame named. It was there at `sampled` (kernel's ns), or is."""
-        seen = (sampled + self.clock_offset) / 1e9 if sampled is not None else None
-        process = self._tracker.get(trace.pid, seen if self._tracker.reused(trace.pid) else None)
-        of = self.key(trace)
+    def stack(self, trace: Trace, sampled: tuple[int, int] | None = None) -> SampledStack:
+        """Return the stack of a trace, every frame named.
+
+        It was there from the first to the last of `sampled` (kernel's ns), or is.
+        """
         now = time.monotonic()
+        offset = self.clock_offset
+        seen = ((sampled[0] + offset) / 1e9, (sampled[1] + offset) / 1e9) if sampled else (now, now)
+        of = pid, digest = self.key(trace)
+        reused = sampled is not None and self._tracker.reused(pid)
+        process = self._tracker.get(pid, seen[0] if reused else None)
         if process is None:
-            return self._named(trace, None, now, of)
-        symbolizer = _symbolizer_of(process, now if seen is None else seen)
-        key = (symbolizer, of[1])
+            return self._named(trace, None, None, seen, of, set())
+        symbolizer = _symbolizer_of(process, seen[0])
         stacks = self._stacks.get(process)
         if stacks is None:
-            stacks = self._stacks[process] = _Stacks()
-        now = time.monotonic()
+            stacks = self._stacks[process] = KnownStacks()
+        key = (symbolizer, digest)
         known = stacks.get(key)
-        believed = symbolizer.believed_for(now) if symbolizer is not None else _BELIEVED
-        if known is not None and now - known[1] <= believed:
-            return known[0]
-        stack = self._named(trace, process, now if seen is None else seen, of)
-        if known is not None and known[0] == stack:
-            stack = known[0]  # one tuple for equal stacks, so that formats can compare by identity
+        if known is None:
+            known = self._first(trace, process, symbolizer, seen, of)
+        elif not self._right(known, process, symbolizer, seen):
+            known = self._anew(trace, process, symbolizer, seen, of, known)
         else:
-            self._make_room()
-            stacks.frames += len(stack.frames)
-            self._kept += len(stack.frames)
-        stacks[key] = (stack, now)
-        return stack
+            return known.named
+        stacks[key] = known
+        return known.named
+
+    def _first(
+        self,
+        trace: Trace,
+        process: ProfiledProcess,
+        symbolizer: RubySymbolizer | None,
+        seen: Seen,
+        of: StackKey,
+    ) -> KnownStack:
+        """Name a stack that is not known, if it can be as one of which only the leaf is another."""
+        leaf, loop = trace.leaf(), process.interpreter
+        file = self._tracker.files.by_id(leaf.file_id) if leaf is not None else None
+        # On aarch64 what a coroutine runs is told by its native frames, see coroutines.py.
+        if leaf is None or file is None or file.aarch64 or symbolizer is None or loop is None:
+            return self._anew(trace, process, symbolizer, seen, of, None)
+        shared = alike(trace, leaf, in_loop=loop.holds(leaf))
+        if shared is None:
+            return self._anew(trace, process, symbolizer, seen, of, None)
+        stacks, key = self._stacks[process], (symbolizer, shared)
+        like = stacks.alike.get(key)
+        if like is not None and self._right(like, process, symbolizer, seen):
+            self._keep(process, len(like.named.frames))
+            return like.with_leaf(self.namer.native(leaf))
+        known = self._anew(trace, process, symbolizer, seen, of, None)
+        if known.grounds is not None and known.named.frames[0] is self.namer.native(leaf):
+            stacks.alike[key] = known
+        return known
+
+    def _right(
+        self, known: KnownStack, process: ProfiledProcess, symbolizer: RubySymbolizer | None, seen: Seen
+    ) -> bool:
+        """Whether naming it again would give the same: sooner known than by naming hundreds of frames."""
+        if known.loop is not process.interpreter or known.ruby is not process.ruby:
+            return False
+        age = seen[1] - known.right
+        if symbolizer is None:
+            return age <= _BELIEVED
+        believed = symbolizer.believed_for(seen[1])
+        if believed and age <= believed:
+            return True
+        if known.grounds is None or seen[1] - known.since > _ANEW:
+            return False
+        replaced = symbolizer.replaced
+        right = symbolizer.proven(known.grounds, seen)
+        if symbolizer.replaced != replaced:
+            self._note_replaced(process, symbolizer)
+        if right is None:
+            return False
+        known.right = right
+        return True
+
+    def _anew(
+        self,
+        trace: Trace,
+        process: ProfiledProcess,
+        symbolizer: RubySymbolizer | None,
+        seen: Seen,
+        of: StackKey,
+        known: KnownStack | None,
+    ) -> KnownStack:
+        now = time.monotonic()
+        replaced, read = (symbolizer.replaced, symbolizer.read) if symbolizer is not None else (0, 0)
+        unnamed = self.namer.unnamed
+        grounds: set[Known] = set()
+        stack = self._named(trace, process, symbolizer, seen, of, grounds)
+        if known is not None and known.named == stack:
+            stack = known.named  # one tuple for equal stacks, so that formats can compare by identity
+        else:
+            self._keep(process, len(stack.frames))
+        if symbolizer is None:
+            return KnownStack(stack, now, now, None, process.interpreter, process.ruby)
+        self.fresh += symbolizer.read - read
+        if symbolizer.replaced != replaced:
+            self._note_replaced(process, symbolizer)
+        elif self.namer.unnamed != unnamed:
+            self.unnamed += _runs(process, symbolizer)
+        right = min((one.checked for one in grounds), default=now)
+        lasts = all(one.final for one in grounds) and not any(one.kind in _PASSING for one in stack.frames)
+        rests_on = tuple(grounds) if lasts else None
+        return KnownStack(stack, now, right, rests_on, process.interpreter, process.ruby)
+
+    def _note_replaced(self, process: ProfiledProcess, symbolizer: RubySymbolizer) -> None:
+        self._replaced += 1
+        self.unnamed += _runs(process, symbolizer)
 
     def _named(
-        self, trace: Trace, process: ProfiledProcess | None, seen: float, of: StackKey
+        self,
+        trace: Trace,
+        process: ProfiledProcess | None,
+        symbolizer: RubySymbolizer | None,
+        seen: Seen,
+        of: StackKey,
+        grounds: set[Known],
     ) -> SampledStack:
-        frames, reason = self._name(trace, process, seen)
+        frames, reason = self.namer.name(trace, process, symbolizer, seen, grounds)
         origin = _ORIGINS.get(trace.origin, "unknown")
-        unit = "ns" if trace.origin == TraceOrigin.OFF_CPU else "samples"
+        unit = _TIME if trace.origin == TraceOrigin.OFF_CPU else "samples"
         ahead = self.named_ahead.get(of)
         if ahead is not None and any(frame.kind == "unknown" for frame in frames):
             return ahead
         return SampledStack(frames, reason is None, reason, origin, unit=unit)
+
+    def _keep(self, process: ProfiledProcess, frames: int) -> None:
+        """Note that so many frames more are kept; where there are too many, all are forgotten."""
+        self._make_room()
+        self._stacks[process].frames += frames
+        self._kept += frames
 
     def _make_room(self) -> None:
         if self._kept <= _MOST_FRAMES:
@@ -238,130 +327,7 @@ class Assembler:
         if self._kept > _MOST_FRAMES:
             for stacks in self._stacks.values():
                 stacks.clear()
-                stacks.frames = 0
             self._kept = 0
-
-    def _name(
-        self, trace: Trace, process: ProfiledProcess | None, sampled: float
-    ) -> tuple[tuple[Frame, ...], str | None]:
-        frames: list[Frame] = []
-        caller: Frame | None = None
-        root_file = 0
-        # Root first: a C function has the place of the Ruby frame that called it.
-        items: Sequence[Step] = trace.steps()
-        own = self._coroutine(items, process)
-        items = items if own is None else own
-        if process is not None and process.interpreter is not None:
-            rooted = bool(trace.flags & TraceFlag.NATIVE_ROOT) or own is not None
-            items = place_ruby_frames(items, process.interpreter.holds, rooted=rooted)
-        symbolizer = _symbolizer_of(process, sampled) if process is not None else None
-        if symbolizer is not None:
-            items = shown_frames(items, symbolizer.folds)
-        for number, item in enumerate(reversed(items)):
-            if number % _AT_A_TIME == 0:
-                self._between()
-            kind = item.kind
-            if kind == _NATIVE:
-                root_file = root_file or item.file_id
-                frame = self._native(item)
-            elif kind == _RUBY:
-                frame = caller = self._ruby(item, process, symbolizer, sampled)
-            elif kind == _CFUNC:
-                frame = self._cfunc(item, symbolizer, caller)
-            elif kind == _GC:
-                frame = gc_frame(item.addr_or_line)
-            elif kind == _JIT:
-                frame = _COMPILED
-            elif kind == _KERNEL:
-                frame = self._kernel(item.addr_or_line)
-            elif kind == _ABORT:
-                continue  # it is the reason, not a place
-            elif kind & _ERROR_BIT:
-                frame = Frame("error", f"[error: {reason_of(ErrorCode(item.addr_or_line))}]")
-            else:
-                frame = Frame("unknown", f"[frame of kind {kind:#x}]")
-            frames.append(frame)
-        frames.reverse()
-        kernel = self._kernel_stack(trace.kernel_stack_id) if trace.kernel_stack_id >= 0 else ()
-        loop = process.interpreter if process is not None else None
-        in_ruby = loop is not None and loop.file_id == root_file
-        reason = incompleteness(trace, in_ruby, coroutine=own is not None)
-        # A loop that the kernel side did not know for one yet: its Ruby frames are missing.
-        if (
-            reason is None
-            and loop is not None
-            and not trace.flags & TraceFlag.RUBY_MET
-            and any(item.kind == _NATIVE and loop.holds(item) for item in items)
-        ):
-            reason = NO_RUBY_INFORMATION
-        # A Ruby whose loop was not found at all: whether the thread runs Ruby code cannot be told.
-        if reason is None and loop is None and process is not None and process.ruby is not None:
-            reason = None if caller is not None else NO_RUBY_INFORMATION
-        if trace.origin == TraceOrigin.OFF_CPU:
-            frames = waiting_frames(frames, runnable=bool(trace.flags & TraceFlag.RUNNABLE))
-        return (*kernel, *frames), reason
-
-    def _coroutine(self, items: Sequence[Step], process: ProfiledProcess | None) -> Sequence[Step] | None:
-        """Return the frames of a coroutine where they lead to its beginning, see coroutines.py."""
-        if process is None or process.interpreter is None:
-            return None
-        file_id = process.interpreter.file_id
-        file = self._tracker.files.by_id(file_id)
-        if file is None or not file.aarch64:
-            return None
-        return without_what_precedes(items, file_id, file.begin_of)
-
-    def _native(self, item: Step) -> Frame:
-        file = self._tracker.files.by_id(item.file_id)
-        # A return address lies behind its call, which may have been the function's last instruction.
-        address = item.addr_or_line - item.return_address
-        if file is None:
-            return Frame("unknown", "[code of an unknown file]", f"file {item.file_id:#x}", offset=address)
-        return file.frame(address)
-
-    def _ruby(
-        self,
-        item: Step,
-        process: ProfiledProcess | None,
-        symbolizer: RubySymbolizer | None,
-        sampled: float,
-    ) -> Frame:
-        if process is None or symbolizer is None:
-            return Frame("unknown", "[Ruby frame of a process that has ended]")
-        before = symbolizer.replaced
-        frame = symbolizer.ruby_frame(item.file_id, item.addr_or_line, item.method_entry, sampled)
-        # Of one that has ended nothing can be had by looking sooner.
-        if frame.kind == "unknown" or symbolizer.replaced != before:
-            gone = process.ended or symbolizer is not process.symbolizer or process.executed()
-            self.unnamed += not gone
-        return frame
-
-    @staticmethod
-    def _cfunc(item: Step, symbolizer: RubySymbolizer | None, caller: Frame | None) -> Frame:
-        if symbolizer is None:
-            return Frame("unknown", "[C function of a process that has ended]")
-        return symbolizer.cfunc_frame(item.file_id, caller)
-
-    def _kernel_stack(self, stack_id: int) -> tuple[Frame, ...]:
-        # An id keeps its meaning: the kernel side never lets a stack take another's slot.
-        frames = self._kernel_by_id.get(stack_id)
-        if frames is None:
-            stacks = self._kernel_stacks
-            addresses = () if stacks is None else stacks.get(stack_id.to_bytes(4, "little"), ())
-            if not addresses:
-                # The kernel takes a stack out of the map for the moment in which somebody reads it.
-                return (Frame("unknown", "[kernel stack that cannot be read]"),)
-            frames = self._kernel_by_id[stack_id] = tuple(self._kernel(address) for address in addresses)
-        return frames
-
-    def _kernel(self, address: int) -> Frame:
-        frame = self._kernel_frames.get(address)
-        if frame is None:
-            self.kernel_symbols.load(self._between)
-            name = self.kernel_symbols.lookup(address)
-            frame = Frame("kernel", name) if name else Frame("kernel", "[kernel]", offset=address)
-            self._kernel_frames[address] = frame
-        return frame
 
 
 def _symbolizer_of(process: ProfiledProcess, seen: float) -> RubySymbolizer | None:
@@ -369,3 +335,8 @@ def _symbolizer_of(process: ProfiledProcess, seen: float) -> RubySymbolizer | No
     if process.former is not None and seen < process.former[1]:
         return process.former[0]
     return process.symbolizer
+
+
+def _runs(process: ProfiledProcess, symbolizer: RubySymbolizer) -> bool:
+    """Whether it still runs the program: of one that has ended nothing can be had by looking sooner."""
+    return not (process.ended or symbolizer is not process.symbolizer or process.executed())

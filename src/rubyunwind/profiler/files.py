@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from collections import Counter
 from contextlib import suppress
@@ -13,12 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rubyunwind.elf.debuglink import debug_symbols
-from rubyunwind.elf.deltas import load_stack_deltas
+from rubyunwind.elf.deltas import StackDeltas, load_stack_deltas
 from rubyunwind.elf.file import EM_AARCH64, ElfFile
 from rubyunwind.elf.functions import function_entries, function_size, start_of
 from rubyunwind.elf.ids import build_id, file_id
+from rubyunwind.elf.stand_in import stand_in
 from rubyunwind.elf.symbols import SymbolTable
-from rubyunwind.errors import DecodeError, RubyUnwindError
+from rubyunwind.errors import DecodeError, GivenUp, RubyUnwindError
 from rubyunwind.profiler.sample import Frame
 from rubyunwind.ruby.image import may_define_ruby, read_image
 
@@ -26,12 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from rubyunwind.elf.deltas import StackDeltas
     from rubyunwind.process.image import ProcessImage
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.ruby.image import RubyImage
 
-__all__ = ["FileCache", "FileKey", "MappedFile", "is_code"]
+__all__ = ["FileCache", "FileKey", "MappedFile", "given_up_notes", "is_code"]
 
 FileKey = tuple[int, int, str]
 """Mapping.file_key: device, inode and path."""
@@ -41,10 +42,14 @@ _FRAME_CACHE = 65536
 
 
 class MappedFile:
-    """An ELF file that some process executes. Owns the file's descriptor."""
+    """An ELF file that some process executes. Owns the file's descriptor.
 
-    def __init__(self, elf: ElfFile, path: str) -> None:
+    One that is not `readable` is a stand-in: it has no unwind rows, and addresses in the place of names.
+    """
+
+    def __init__(self, elf: ElfFile, path: str, *, readable: bool = True) -> None:
         self.elf = elf
+        self.readable = readable
         self.path = path
         self.file_id = _identify(elf, path)
         self._symbols: SymbolTable | None = None
@@ -58,7 +63,12 @@ class MappedFile:
 
     def deltas(self) -> StackDeltas:
         """Return the file's unwind rows, from the disk cache when they are there. Raises DecodeError."""
-        return load_stack_deltas(self.elf)
+        if self.readable:
+            try:
+                return load_stack_deltas(self.elf)
+            except GivenUp:
+                self.readable = False
+        return StackDeltas(b"", b"", [])
 
     @cached_property
     def may_define_ruby(self) -> bool:
@@ -125,7 +135,8 @@ class MappedFile:
                 return name
         start = self.begin_of(address)
         base = self.path.rpartition("/")[2] or self.path
-        return f"{base}+{address if start is None else start:#x}"
+        name = f"{base}+{address if start is None else start:#x}"
+        return name if self.readable else f"{name} (not readable)"
 
     def _lookup_in_debug_file(self, address: int) -> tuple[str, int] | None:
         """Look a function up among those that were stripped off, where the debug file is installed.
@@ -148,7 +159,7 @@ class FileCache:
     Whoever maps files says so with `hold` and `release`; `expire` closes those that nobody maps any more.
     A file's inode cannot be given to another one as long as it is mapped, or open here: a key that is
     neither is forgotten at once. No more than `most` files are open; `refused` counts what was not opened for
-    that reason.
+    that reason. Files whose server does not answer are given up: stand-ins are in their place.
     """
 
     def __init__(self, most: int = 1 << 16) -> None:
@@ -159,6 +170,7 @@ class FileCache:
         self._users: Counter[FileKey] = Counter()
         self._idle: dict[FileKey, float] = {}  # keys of open files that nobody maps, and since when
         self.refused = 0
+        self._given_up: dict[str, str] = {}  # reasons, by path
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -180,15 +192,43 @@ class FileCache:
         try:
             elf = image.open(mapping)
             try:
+                if elf.distant is not None:
+                    _ = elf.segments  # what it is placed by
                 found = MappedFile(elf, mapping.path)
             except BaseException:
                 elf.close()
                 raise
+        except GivenUp as error:
+            found = self._give_up(mapping, str(error))
         except (RubyUnwindError, OSError) as error:
             logging.getLogger(__name__).info("no unwinding through %s: %s", mapping.path, error)
             if not isinstance(error, DecodeError):
                 return None  # this process may have ended; the next one that maps the file is asked again
         return self._keep(key, found)
+
+    def _give_up(self, mapping: Mapping, reason: str) -> MappedFile:
+        """Put a stand-in in the place of a file."""
+        self._note(mapping.path, reason)
+        elf = stand_in(
+            mapping.path, repr(mapping.file_key).encode(errors="backslashreplace"), os.uname().machine
+        )
+        return MappedFile(elf, mapping.path, readable=False)
+
+    def _note(self, path: str, reason: str) -> None:
+        if path not in self._given_up:
+            logging.getLogger(__name__).warning("%s is given up: %s", path, reason)
+        self._given_up[path] = reason
+
+    @property
+    def given_up(self) -> dict[str, str]:
+        """Why files were given up, by path: see GivenUp."""
+        for file in self._by_id.values():
+            self._note_trouble(file)
+        return self._given_up
+
+    def _note_trouble(self, file: MappedFile) -> None:
+        if file.elf.distant is not None and file.elf.distant.trouble:
+            self._note(file.path, file.elf.distant.trouble)
 
     def _keep(self, key: FileKey, found: MappedFile | None) -> MappedFile | None:
         if found is not None:
@@ -236,6 +276,10 @@ class FileCache:
     def expire(self, before: float) -> list[int]:
         """Close the files that nobody has mapped since `before` (monotonic seconds); return their ids."""
         dropped = []
+        if self._given_up:
+            from rubyunwind.process.deputy import deputies
+
+            deputies.reap()
         for key, since in list(self._idle.items()):
             if since >= before:
                 continue
@@ -243,19 +287,32 @@ class FileCache:
             if any(file is not None and file.file_id == file_id for file in self._held(key)):
                 continue  # somebody has a copy of it mapped
             del self._idle[key], self._opened[key], self._by_key[key]
-            self._by_id.pop(file_id).close()
+            self._drop(self._by_id.pop(file_id))
             dropped.append(file_id)
         return dropped
+
+    def _drop(self, file: MappedFile) -> None:
+        self._note_trouble(file)
+        file.close()
 
     def _held(self, but: FileKey) -> Iterable[MappedFile | None]:
         return (self._by_key.get(key) for key in self._users if key != but)
 
     def close(self) -> None:
         """Close all files. Twice is harmless."""
+        _ = self.given_up  # what is to be said of them
         for file in self._by_id.values():
             file.close()
         for table in (self._by_id, self._by_key, self._opened, self._users, self._idle):
             table.clear()
+
+
+def given_up_notes(given_up: dict[str, str]) -> list[str]:
+    """Return what a user should know of files that were given up."""
+    return [
+        f"{path} is given up ({reason.removeprefix(f'{path}: ')}): its frames are addresses, stacks end there"
+        for path, reason in given_up.items()
+    ]
 
 
 def is_code(mapping: Mapping) -> bool:
@@ -267,6 +324,8 @@ def _identify(elf: ElfFile, path: str) -> int:
     """Return the file id; for a file of which a core holds parts only, one that follows from its build id."""
     try:
         return file_id(elf)
+    except GivenUp:
+        raise
     except DecodeError:
         known = build_id(elf) or path.encode(errors="surrogateescape")
         return int.from_bytes(hashlib.sha256(known).digest()[:8], "big") or 1

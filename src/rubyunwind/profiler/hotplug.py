@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Hotplug"]
 
 # Seconds between looks, or more if that would take more than so much of a CPU: each ring is asked by itself.
-_PERIOD, _SHARE = 0.4, 0.002
+_PERIOD, _SHARE = 0.8, 0.002
 
 
 class Hotplug:

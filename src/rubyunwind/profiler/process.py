@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rubyunwind._native import ffi
 from rubyunwind.abi import (
     JIT_FILE_ID,
     PROG_UNWIND_NATIVE,
     PROG_UNWIND_RUBY,
     OffsetRange,
-    PIDPage,
-    PIDPageMappingInfo,
     encode_bias_and_unwind_program,
 )
-from rubyunwind.bpf.prefixes import pid_page_key, pid_page_keys
 from rubyunwind.errors import AttachError, BpfError, DecodeError, RubyUnwindError, UnsupportedRuby
 from rubyunwind.process.container import container_of
 from rubyunwind.process.identity import ProcessIdentity
@@ -26,6 +22,7 @@ from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.profiler.files import is_code
 from rubyunwind.profiler.interpreter import InterpreterLoop
 from rubyunwind.profiler.jit_code import find_jit_code, is_jit_code
+from rubyunwind.profiler.process_pages import ProcessPages
 from rubyunwind.ruby.detect import find_ruby
 from rubyunwind.ruby.symbolize import RubySymbolizer
 
@@ -35,16 +32,11 @@ if TYPE_CHECKING:
     from rubyunwind.process.mappings import Mapping
     from rubyunwind.profiler.files import FileCache, FileKey, MappedFile
     from rubyunwind.profiler.native_tables import NativeTables, TracerMaps
+    from rubyunwind.profiler.process_pages import PageEntry
     from rubyunwind.ruby.detect import RubyRuntime
     from rubyunwind.ruby.image import RubyImage
 
 __all__ = ["LOOPS", "InterpreterLoop", "ProfiledProcess"]
-
-# start, end, file id, packed bias and program: what one executable mapping is to the kernel side.
-_Entry = tuple[int, int, int, int]
-
-# What the pages of a process are, for each of the two.
-_CHAINS, _WALKERS = "pid_page_to_mapping_info", "pid_mappings"
 
 # Where the interpreter's loop is in its file, and the part of it that the compiler has moved away.
 LOOPS = ("interpreter_offsets", "interpreter_cold_offsets")
@@ -93,11 +85,9 @@ class ProfiledProcess:
         self.refusal: UnsupportedRuby | None = None
         self.interpreter: InterpreterLoop | None = None
         self._maps = collection.maps
-        # Both have page 0 of a process in the chain's map; see announce.
-        self._has_chain, self._has_walker = "progs" in self._maps, _WALKERS in self._maps
         self._files = files
         self._tables = tables
-        self._entries: dict[_Entry, bytes] = {}  # and the keys of its pages, packed
+        self._pages = ProcessPages(pid, self._maps, tables)
         self._held: set[FileKey] = set()
         self._seen: list[Mapping] = []
         self.since = self.sampled = time.monotonic()
@@ -114,10 +104,7 @@ class ProfiledProcess:
 
         Page 0 of a pid is that sign: samples are unwound and exec is reported from then on.
         """
-        value = PIDPageMappingInfo(
-            bias_and_unwind_program=encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE)
-        )
-        self._maps[_CHAINS][pid_page_key(self.pid)] = bytes(value)
+        self._pages.announce()
 
     def sync(self) -> bool:
         """Register what was mapped since the last call, and Ruby once it is there; True if anything changed.
@@ -154,7 +141,7 @@ class ProfiledProcess:
             return
         self.container = parent.container
         self._hold(set(parent._held))
-        self._replace_entries(set(parent._entries))
+        self._pages.replace(set(parent._pages.entries))
         self._seen = code
         self.refusal = parent.refusal
         if parent.ruby is not None:
@@ -165,9 +152,7 @@ class ProfiledProcess:
 
     def forget(self) -> None:
         """Remove everything the kernel side knows of the process."""
-        self._unset(list(self._entries.values()))
-        self._maps[_CHAINS].discard(pid_page_key(self.pid))
-        self._entries.clear()
+        self._pages.forget()
         self._hold(set())
         self._forget_ruby()
 
@@ -201,7 +186,7 @@ class ProfiledProcess:
         self.interpreter = None
 
     def _register(self, code: list[Mapping]) -> None:
-        wanted: set[_Entry] = set()
+        wanted: set[PageEntry] = set()
         fresh: dict[int, StackDeltas] = {}
         files = [(mapping, self._files.open(self._image, mapping)) for mapping in code]
         # Before anything is registered: no file may be taken out of the tables between the two.
@@ -222,8 +207,8 @@ class ProfiledProcess:
             self._tables.add(fresh)
         except BpfError as error:
             _log.warning("not all unwind rows fit the kernel's tables: %s", error)
-        wanted |= {entry for entry in self._entries if is_jit_code(entry[2])}
-        self._replace_entries(wanted)
+        wanted |= {entry for entry in self._pages.entries if is_jit_code(entry[2])}
+        self._pages.replace(wanted)
         self._hold({mapping.file_key for mapping in code})
         self.announce()
 
@@ -238,43 +223,14 @@ class ProfiledProcess:
         if self.ruby is None:
             return False
         code = find_jit_code(mappings, self.ruby.version_number, aarch64=self.ruby.image.aarch64)
-        wanted = {entry for entry in self._entries if not is_jit_code(entry[2])}
+        wanted = {entry for entry in self._pages.entries if not is_jit_code(entry[2])}
         if code is not None:
             packed = encode_bias_and_unwind_program(0, PROG_UNWIND_NATIVE)
             wanted.add((code.start, code.end, JIT_FILE_ID | self._tables.rule_id(code.rule), packed))
-        if wanted == self._entries.keys():
+        if wanted == self._pages.entries:
             return False
-        self._replace_entries(wanted)
+        self._pages.replace(wanted)
         return True
-
-    def _replace_entries(self, wanted: set[_Entry]) -> None:
-        self._unset([keys for entry, keys in self._entries.items() if entry not in wanted])
-        fresh = [entry for entry in wanted if entry not in self._entries]
-        keys = {entry: self._entries.get(entry) or self._keys(*entry[:2]) for entry in wanted}
-        self._entries = keys  # before they are there: whoever takes them out finds those that are
-        # To the chain and to the walker, whichever is loaded. Built as C arrays: a mirror object for each
-        # would cost more than the system calls.
-        if self._has_chain:
-            self._set(_CHAINS, fresh, ffi.new("PIDPageMappingInfo[]", [entry[2:] for entry in fresh]))
-        if self._has_walker:
-            mappings = [(*entry, *self._tables.place_of(entry[2])) for entry in fresh]
-            self._set(_WALKERS, fresh, ffi.new("NativeMapping[]", mappings))
-
-    def _keys(self, start: int, end: int) -> bytes:
-        return b"".join(pid_page_keys(self.pid, start, end))
-
-    def _set(self, name: str, entries: list[_Entry], values: Any) -> None:
-        """Say what each mapping is."""
-        size = self._maps[name].value_size
-        raw = bytes(ffi.buffer(values))
-        keys = [self._entries[entry] for entry in entries]
-        counts = [len(packed) // PIDPage.size for packed in keys]
-        repeated = [raw[at * size : (at + 1) * size] * count for at, count in enumerate(counts)]
-        self._maps[name].update_packed(b"".join(keys), b"".join(repeated))
-
-    def _unset(self, keys: list[bytes]) -> None:
-        for name in (_CHAINS,) * self._has_chain + (_WALKERS,) * self._has_walker:
-            self._maps[name].discard_packed(b"".join(keys))
 
     def _ruby_is_early(self) -> bool:
         """Whether Ruby was found so early in its start that not everything could be read yet."""
@@ -348,7 +304,7 @@ class ProfiledProcess:
 
     def _forget_ruby(self) -> None:
         for name in ("ruby_procs", "ruby_vms", "ruby_tls"):
-            self._maps[name].pop(self._key, None)
+            self._maps[name].discard(self._key)
 
     def _restarted(self) -> LiveProcess:
         """Open the process as it is now, and note where its program's memory begins."""

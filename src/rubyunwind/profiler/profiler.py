@@ -204,7 +204,7 @@ class Profiler:
             check_attachable(pid)
             if from_exec:
                 # Now, while it waits: later the read would keep us from its first mappings.
-                self._assembler.kernel_symbols.load()
+                self._assembler.namer.kernel_symbols.load()
                 self._tracker.expect(expected)
             self._tracker.follow(pid, from_exec=from_exec)
 
@@ -230,8 +230,8 @@ class Profiler:
                 f"the kernel has lowered kernel.perf_event_max_sample_rate to {allowed}: not {self._rate} "
                 "samples a second are taken, but that many at most"
             )
-        if self._assembler.kernel_symbols.reason:
-            found.append(f"kernel functions have no names: {self._assembler.kernel_symbols.reason}")
+        if self._assembler.namer.kernel_symbols.reason:
+            found.append(f"kernel functions have no names: {self._assembler.namer.kernel_symbols.reason}")
         found += self._hotplug.notes()
         found += self._tracker.notes()
         return tuple(found)
@@ -300,14 +300,23 @@ class Profiler:
         self._timer.clear()
         self._hotplug.look()
         reported = self._reports.consume() > 0
-        self._reports.records()
+        if reported:
+            self._reports.records()
         traces = self._traces.consume()
-        if not (reported or traces or self._away) and self._pace.may_rest(self._assembler.unnamed):
+        self._taken = time.monotonic()
+        if not (reported or traces or self._away) and self._pace.may_rest(
+            self._assembler.unnamed, self._news
+        ):
             return Samples()  # as most of the time on a quiet machine
         samples, wait = self._named(reported)
         self._tallies.malformed = self._traces.malformed
-        self._pace.go_on(wait, self._assembler.unnamed)
+        self._pace.go_on(wait, self._assembler.unnamed, self._news)
         return samples
+
+    @property
+    def _news(self) -> int:
+        """How much has been met that was not known: its names are to be read soon, before it goes."""
+        return self._assembler.fresh + self._tracker.changes
 
     def _named(self, reported: bool) -> tuple[Samples, float]:
         """Take the traces out of the rings and name them, and again those that came meanwhile.
@@ -315,7 +324,7 @@ class Profiler:
         Also returns the seconds until the processes are to be looked at again.
         """
         end = time.monotonic() + _LONGEST_WORK
-        samples = Samples()
+        samples: Samples | None = None
         first = True
         while True:
             # Processes first: what they have just mapped is missed by every sample until it is registered,
@@ -325,16 +334,18 @@ class Profiler:
             if self._away is not None:
                 self._away.look()
             self._take()
+            if not self._traces.waiting:
+                return samples or Samples(), wait
             batch = self._traces.traces()
-            if not len(batch):
-                return samples, wait
             fresh = self._assembler.samples(batch)
             for stack, count in zip(fresh.stacks, batch.counts, strict=True):
                 self._tallies.count(stack, count)
-            if not samples:
+            if samples is None:
                 samples = fresh
             else:
                 samples.extend(fresh)
+            if not self._traces.waiting:  # all were named before there were more
+                return samples, wait
             if time.monotonic() > end:
                 self._tallies.unfinished += 1
                 return samples, 0.0

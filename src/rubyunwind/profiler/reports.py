@@ -31,10 +31,10 @@ class Reports:
     def take(self) -> None:
         """Take what was reported off the list."""
         # Re-arm first: what comes while we read is then announced again, not forgotten.
-        self._maps["inhibit_events"].pop(_GENERIC_PID, None)
+        self._maps["inhibit_events"].discard(_GENERIC_PID)
         events = self._maps["pid_events"]
         for key in list(iter(events)):  # a list of the map itself would count it first, call by call
-            events.pop(key, None)
+            events.discard(key)
             # Those that were sampled before those that have only been forked.
             self._waiting[int.from_bytes(key, "little")] = key not in self._maps["reported_pids"]
 
@@ -54,14 +54,14 @@ class Reports:
 
     def let_through(self, pid: int) -> None:
         """Have a process reported again as soon as there is something to say of it."""
-        self._maps["reported_pids"].pop(_key(pid), None)
+        self._maps["reported_pids"].discard(_key(pid))
 
     def drop_all_but(self, running: Container[int]) -> None:
         """Let go of pids that no process has any more."""
         reported = self._maps["reported_pids"]
         for key in list(iter(reported)):
             if int.from_bytes(key, "little") not in running:
-                reported.pop(key, None)
+                reported.discard(key)
 
 
 def _key(pid: int) -> bytes:

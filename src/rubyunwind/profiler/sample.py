@@ -85,7 +85,7 @@ class Totals:
     What shows that the reader does not keep up: `unfinished` calls of `poll` ended with work left, `waiting`
     processes were reported and are still to be registered. `evicted` ones were taken out of full tables and
     have to be registered anew; for `no_room` processes and files the kernel's tables, or the descriptors that
-    may be open, did not suffice.
+    may be open, did not suffice. `given_up` files could not be read, as their file system did not answer.
     """
 
     read: int = 0
@@ -97,3 +97,4 @@ class Totals:
     waiting: int = 0
     evicted: int = 0
     no_room: int = 0
+    given_up: int = 0

@@ -188,7 +188,7 @@ class SampledProcess:
             self._symbolizer = RubySymbolizer(image.memory, ruby, forked_from=origin)
             self._stacks.clear()
         self.ruby = ruby
-        memory = HostMemory.of_process(image.memory.fd, _PAGES)
+        memory = HostMemory.of_process(image.memory, _PAGES)
         self._reader = ContextReader(self._collection, memory, ruby.proc_info, self.pid, ruby.vm_info)
         return True
 

@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rubyunwind.abi import TraceFlag, decode_trace
 from rubyunwind.bpf.hosted import HostedCollection, HostMemory, HostTask
@@ -18,7 +18,7 @@ from rubyunwind.process.memory import LiveMemory, MemoryReadError
 from rubyunwind.process.registers import AARCH64, X86_64, RegisterLayout, layout_of
 from rubyunwind.profiler.assembler import Assembler
 from rubyunwind.profiler.context_reader import ContextReader
-from rubyunwind.profiler.files import FileCache
+from rubyunwind.profiler.files import FileCache, given_up_notes
 from rubyunwind.profiler.native_tables import NativeTables
 from rubyunwind.profiler.process import ProfiledProcess
 from rubyunwind.profiler.reasons import TORN
@@ -156,10 +156,10 @@ def _of_process(pid: int, context: int, force_version: str | None) -> Snapshot:
     with ExitStack() as stack:
         image = LiveProcess(pid)
         unwinder = stack.enter_context(_Unwinder(pid, image, layout_of(), context, force_version))
-        memory = HostMemory.of_process(image.memory.fd)
         comm = identity.comm
         with StoppedProcess(pid) as stopped:
             unwinder.process.sync()  # mapped since, by the threads that are stopped now
+            memory = HostMemory.of_process(image.memory)
             held = [
                 _Held(
                     thread.tid,
@@ -276,10 +276,8 @@ class _Unwinder:
     def read(self, ruby: RubyRuntime, thread: RubyThread, comm: str) -> bytes | None:
         """Read the Ruby stack of a thread that may be running; None if it never held still for that."""
         memory = self._image.memory
-        if isinstance(memory, LiveMemory):
-            host = HostMemory.of_process(memory.fd)
-        else:
-            host = HostMemory(memory=memory)
+        is_live = isinstance(memory, LiveMemory)
+        host = HostMemory.of_process(cast("LiveMemory", memory)) if is_live else HostMemory(memory=memory)
         reader = ContextReader(self._collection, host, ruby.proc_info, self.pid)
         for _ in range(_ATTEMPTS):
             record = reader.read(thread.context, thread.tid, comm, time.monotonic_ns())
@@ -308,6 +306,7 @@ class _Unwinder:
         assembler = Assembler(processes, self._collection.maps["kernel_stackmap"])
         threads = tuple(_name(each, assembler) for each in held)
         ruby = self.process.ruby
+        notes += tuple(given_up_notes(self._files.given_up))
         if self.process.refusal is not None:
             notes += (f"{self.process.refusal}; native frames only",)
         elif ruby is None:

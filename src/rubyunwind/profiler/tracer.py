@@ -114,13 +114,6 @@ def load_tracer(
         config = config.replace(off_cpu_threshold=off_cpu.threshold)
     values: dict[str, Struct] = {"system_config": config}
     namespace = pid_namespace()
-    if off_cpu is not None and namespace:
-        raise NotSupported(
-            "off-CPU stacks are taken by the ids of the initial pid namespace, and this is a private one (a "
-            "container): run in the host's, for instance with `docker run --pid=host`",
-            feature="off-CPU stacks in a private pid namespace",
-            needs="the initial pid namespace",
-        )
     if has_walker:
         values["pid_namespace"] = PIDNamespace(inode=namespace)
     elif namespace:

@@ -13,9 +13,11 @@ from rubyunwind.errors import BpfError, RubyUnwindError
 from rubyunwind.process.identity import descendants, read_status, running_pids
 from rubyunwind.profiler.budget import Budget
 from rubyunwind.profiler.code_registry import CodeRegistry
+from rubyunwind.profiler.files import given_up_notes
 from rubyunwind.profiler.followed import FollowedPids
 from rubyunwind.profiler.limits import Limits
 from rubyunwind.profiler.process import ProfiledProcess
+from rubyunwind.profiler.process_notes import process_notes
 from rubyunwind.profiler.reports import Reports
 
 if TYPE_CHECKING:
@@ -24,25 +26,24 @@ if TYPE_CHECKING:
 
     from rubyunwind.profiler.native_tables import TracerMaps
 
-__all__ = ["NO_RUBY", "TOO_MANY", "ProcessTracker"]
+__all__ = ["TOO_MANY", "ProcessTracker"]
 
 TOO_MANY = (
     "processes came faster than a quarter of the time of one CPU allows to look at them: samples of those "
     "that had to wait are counted as not registered yet"
 )
-NO_RUBY = "no Ruby was found in it; native frames only"
 
 # A process that has just changed (ld.so maps one library after the other) is looked at again soon, one
 # that is quiet ever more seldom. What happens in between is reported by the kernel side as it samples, and
 # sooner than the next sample nobody needs to know: a look at half the time between two suffices.
 _SOONEST, _LATEST = 0.004, 1.0
 _OF_A_TICK = 0.5
+# The part of that by which a look may be early, as we are awake anyhow.
+_EARLY = 0.25
 # Processes that have ended, kept for traces that are still on their way and for what is to be said of them.
 _ENDED = 64
 # Seconds between looks for what was left behind.
 _SWEEP = 2.0
-# Of all that run, notes on so many are enough.
-_MOST_NOTES = 20
 # Seconds that a call may register processes for: then it is the turn of the traces, and the rest waits.
 _LONGEST = 0.1
 # A look that takes long (a process may map what it likes) is followed by a pause of so many times its length.
@@ -97,7 +98,9 @@ class ProcessTracker:
         self._muted: set[int] = set()  # that are not reported before the next look
         self._reports = Reports(self._maps)
         self._sweep_due = time.monotonic() + _SWEEP
+        self._idle_until = 0.0  # nothing is due before
         self.runtimes: set[str] = set()  # such as "ruby 3.1.2"
+        self.changes = 0  # processes that came, and changes that were seen in one
         self._evicted = self._no_room = 0
         self._budget = Budget(_SHARE, _BURST)
 
@@ -114,7 +117,12 @@ class ProcessTracker:
     def pressure(self) -> dict[str, int]:
         """Return how the tables and what has to wait for a place in them are doing: fields of Totals."""
         no_room = self._no_room + self._code.no_room
-        return {"waiting": len(self._reports), "evicted": self._evicted, "no_room": no_room}
+        return {
+            "waiting": len(self._reports),
+            "evicted": self._evicted,
+            "no_room": no_room,
+            "given_up": len(self.files.given_up),
+        }
 
     def notes(self) -> list[str]:
         """Return what a user should know about the processes: no Ruby in it, a layout that was assumed, ...
@@ -122,22 +130,9 @@ class ProcessTracker:
         What is so of a Ruby is said once, however many processes run it. Where everything is profiled, nobody
         expects each of them to be a Ruby.
         """
-        found: list[str] = []
-        for pid, process in self.known.items():
-            if process.left_out:
-                found.append(f"pid {pid}: {process.left_out} mappings of code are left out")
-            if process.refusal is not None:
-                found.append(f"pid {pid}: {process.refusal}; native frames only")
-            elif process.ruby is not None:
-                found += [f"{process.ruby.mapping.path}: {note}" for note in process.ruby.notes]
-            elif not self._everything:
-                found.append(f"pid {pid}: {NO_RUBY}")
-        found = list(dict.fromkeys(found))
-        if self._budget.exceeded >= _OFTEN:
-            found.insert(0, TOO_MANY)
-        if self._everything and len(found) > _MOST_NOTES:
-            found[_MOST_NOTES:] = [f"and {len(found) - _MOST_NOTES} more notes on processes"]
-        return found
+        ahead = given_up_notes(self.files.given_up)
+        found = process_notes(self.known, everything=self._everything, ahead=ahead)
+        return [TOO_MANY, *found] if self._budget.exceeded >= _OFTEN else found
 
     def get(self, pid: int, time: float | None = None) -> ProfiledProcess | None:
         """Return a process, also one that has ended lately; the one that had the pid at that `time`."""
@@ -157,6 +152,7 @@ class ProcessTracker:
         With `children`, so are the processes it has forked and will fork. Raises RubyUnwindError if it has
         ended or may not be read.
         """
+        self._idle_until = 0.0
         process = self.add(pid, announced_only=from_exec)
         if self._everything:
             return process
@@ -199,6 +195,7 @@ class ProcessTracker:
                 process.close()
             raise
         self._processes[pid] = process
+        self.changes += 1
         if not announced_only:
             self._schedule(pid, self._soonest)
         return process
@@ -212,12 +209,21 @@ class ProcessTracker:
 
         `reported` is false if it has not said since the last call that anything is on its list.
         """
+        left = self._idle_until - time.monotonic()
+        if left > 0 and not (reported or self._reports):
+            return left
+        wait = self._run(reported)
+        self._idle_until = min(time.monotonic() + wait, self._sweep_due)
+        return wait
+
+    def _run(self, reported: bool) -> float:
         if reported:
             self._reports.take()
         worked = time.thread_time()
         self._reports.handle(self._handle_report, self._processes, min(self._budget.left(), _LONGEST))
         now = time.monotonic()
-        for _, pid in sorted((due, pid) for pid, (due, _) in self._due.items() if due <= now):
+        soon = now + self._soonest * _EARLY
+        for _, pid in sorted((due, pid) for pid, (due, _) in self._due.items() if due <= soon):
             if time.thread_time() - worked > self._budget.left():
                 break
             if pid in self._due:
@@ -230,8 +236,9 @@ class ProcessTracker:
             return self._budget.wait(_STRETCH)
         if not self._budget.left() > 0:
             return max(_STRETCH, self._budget.wait(_STRETCH))
-        soonest = min((*(due for due, _ in self._due.values()), *self._followed.due()), default=now + _LATEST)
-        return max(0.0, soonest - time.monotonic())
+        # Among all that run, those that have not changed at the last look wait until something is sampled.
+        dues = (due for due, wait in self._due.values() if wait <= self._soonest or not self._everything)
+        return max(0.0, min((*dues, *self._followed.due()), default=now + _LATEST) - time.monotonic())
 
     def _handle_report(self, pid: int) -> bool:
         """Look at a process that was reported; False if it is not to be reported again for a while."""
@@ -269,14 +276,17 @@ class ProcessTracker:
         return status.ended or status.kernel_thread
 
     def _look(self, pid: int, wait: float) -> None:
-        """Look at a process that is due. Among all that run, one that sleeps is not worth it."""
+        """Look at a process that is due. Among all that run, one that sleeps is not worth it.
+
+        What has just changed is looked at again all the same: it may start, and be sampled any moment.
+        """
         process = self._processes[pid]
         due, _ = self._due[pid]
         if pid in self._muted:
             self._muted.discard(pid)
             self._reports.let_through(pid)
-        if self._everything and wait >= _LATEST and process.sampled < due - wait:
-            self._schedule(pid, wait)
+        if self._everything and wait > self._soonest and process.sampled < due - wait:
+            self._schedule(pid, min(2 * wait, _LATEST))
         else:
             self._sync(pid, wait)
 
@@ -292,6 +302,7 @@ class ProcessTracker:
             if not process.runs():
                 raise RubyUnwindError(f"process {pid} has ended")
             changed = process.sync()
+            self.changes += changed
             self._note_runtime(process)
         except RubyUnwindError as error:
             _log.debug("pid %d: %s", pid, error)
@@ -307,7 +318,9 @@ class ProcessTracker:
             self.runtimes.add(f"ruby {process.ruby.version}")
 
     def _schedule(self, pid: int, wait: float) -> None:
-        self._due[pid] = (time.monotonic() + wait, wait)
+        due = time.monotonic() + wait
+        self._due[pid] = (due, wait)
+        self._idle_until = min(self._idle_until, due)
 
     def _end(self, pid: int) -> None:
         process = self._processes.pop(pid)

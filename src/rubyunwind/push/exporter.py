@@ -14,6 +14,7 @@ from rubyunwind.bpf.lifetime import LifetimeError
 from rubyunwind.formats.registry import FORMATS, Meta
 from rubyunwind.profiler.sample import Totals
 from rubyunwind.profiler.samples import Samples
+from rubyunwind.push.answers import is_retryable, partial_success, said
 from rubyunwind.push.backoff import Backoff
 from rubyunwind.push.bodies import difference, headers_of, requests_of
 from rubyunwind.push.connection import Connection, Unreachable
@@ -36,12 +37,6 @@ _BATCH = 1 << 16
 _MOST_PENDING = 1 << 20
 # Seconds until `poll` is to be called again when nothing is due.
 _IDLE = 1.0
-# OTLP's specification, "Retryable Response Codes", and no others. Pyroscope answers 408 where the body did
-# not arrive, and 500 while parts of it are away.
-_RETRYABLE = {"otlp": frozenset({429, 502, 503, 504}), "pprof": frozenset({408, 429, *range(500, 600)})}
-_MOST_SAID = 200  # characters of what a receiver said
-# RFC 9110: 300 to 399 name another place, which we do not go to.
-_REDIRECTED = range(300, 400)
 
 
 class Exporter:
@@ -292,9 +287,9 @@ class Exporter:
         if 200 <= answer.status < 300:
             self._succeeded(request, answer)
             return True
-        said = self._said(answer)
-        if answer.status in _RETRYABLE[self.endpoint.format]:
-            self._failed(said, answer.retry_after)
+        reason = said(answer, self.endpoint)
+        if is_retryable(answer, self.endpoint):
+            self._failed(reason, answer.retry_after)
             return False
         # It goes, since it would be refused again. But the next one waits, too, so that a receiver that
         # refuses everything for a while does not get, and drop, the whole spool.
@@ -302,7 +297,7 @@ class Exporter:
         self._backoff.failed(answer.retry_after)
         with self._lock:
             self._lost[f"refused by the receiver: {answer.status}"] += request.samples
-            self._trouble = f"{said}; its samples are lost"
+            self._trouble = f"{reason}; its samples are lost"
         return False
 
     def _failed(self, reason: str, asked: float | None = None) -> None:
@@ -314,38 +309,10 @@ class Exporter:
     def _succeeded(self, request: Request, answer: Answer) -> None:
         self._spool.pop()
         self._backoff.succeeded()
-        rejected, why = _rejected(answer.body) if self.endpoint.format == "otlp" else (0, "")
+        rejected, why = partial_success(answer, self.endpoint)
         with self._lock:
             self._counts["sent"] += request.samples
             self._counts["requests"] += 1
             self._counts["bytes"] += len(request.body)
             self._counts["rejected"] += rejected
-            self._trouble = ""
-            if rejected:
-                said = self.endpoint.without_secrets(why)[:_MOST_SAID]
-                self._trouble = (
-                    f"it took a request without {rejected} of its profiles: {said or 'no reason given'}"
-                )
-
-    def _said(self, answer: Answer) -> str:
-        """One line of what a receiver answered."""
-        text = answer.body.decode("utf-8", "replace")
-        plain = "".join(letter if letter.isprintable() else " " for letter in text if letter != "\ufffd")
-        said = self.endpoint.without_secrets(f"{answer.status} {answer.reason}: {plain}")[:_MOST_SAID].rstrip(
-            ": "
-        )
-        if answer.status in _REDIRECTED:
-            return f"it answered {said}; redirections are not followed, name the URL itself"
-        return f"it answered {said}"
-
-
-def _rejected(body: bytes) -> tuple[int, str]:
-    """How many profiles a receiver of OTLP has left out, and why. What is no such answer says nothing."""
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
-
-    try:
-        part = profiles_service_pb2.ExportProfilesServiceResponse.FromString(body).partial_success
-    except DecodeError:
-        return 0, ""
-    return part.rejected_profiles, part.error_message
+            self._trouble = why

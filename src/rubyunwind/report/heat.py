@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from rubyunwind.report.methods import stack_weights
 
@@ -14,69 +15,107 @@ if TYPE_CHECKING:
 
     from rubyunwind.profiler.samples import Samples
 
-__all__ = ["FileHeat", "heat_of"]
+__all__ = ["FileHeat", "Heat", "heat_of", "method_around"]
+
+# What Ruby puts before the name of a method for code inside it that has frames of its own.
+_INSIDE = re.compile(r"(?:(?:block(?: \(\d+ levels\))?|rescue|ensure) in )+")
+
+
+def method_around(name: str) -> str:
+    """Return the name of the method that a frame's code is in: blocks and clauses are lines of that."""
+    return _INSIDE.sub("", name, count=1) if _INSIDE.match(name) else name
+
+
+class Heat(NamedTuple):
+    """Weights: of stacks that have it as their innermost Ruby code, and of those that have it anywhere."""
+
+    self: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeat:
-    """Weights of one file's lines.
+    """The heat of one file, of its lines, and of its methods with the blocks in them.
 
-    `self` has the weight of stacks in which the line is the innermost one of Ruby source, `total` of those
-    that have it anywhere. `self_weight` and `total_weight` are the file's. `names` are the methods met.
+    `method_of` has for each line the method that most of its weight is of.
     """
 
     path: str
-    self: dict[int, int]
-    total: dict[int, int]
-    self_weight: int
-    total_weight: int
-    names: tuple[str, ...]
+    heat: Heat
+    lines: dict[int, Heat]
+    methods: dict[str, Heat]
+    method_of: dict[int, str]
 
 
 @dataclass(slots=True)
 class _Growing:
-    self: Counter[int]
-    total: Counter[int]
-    names: dict[str, None]
-    self_weight: int = 0
-    total_weight: int = 0
+    self: Counter[object] = field(default_factory=Counter)
+    total: Counter[object] = field(default_factory=Counter)
+    by_method: dict[int, Counter[str]] = field(default_factory=dict)
+
+    def heat(self, of: object) -> Heat:
+        return Heat(self.self[of], self.total[of])
 
 
-def heat_of(samples: Samples, unit: str, wanted: Callable[[str], bool] | None = None) -> list[FileHeat]:
+# What stands for the file itself among its lines, which are numbers, and its methods, which are names.
+_FILE = None
+
+
+def heat_of(
+    samples: Samples,
+    unit: str,
+    method: Callable[[str], bool] | None = None,
+    path: Callable[[str], bool] | None = None,
+) -> list[FileHeat]:
     """Return the heat of files, those with the most weight of their own first; samples of `unit` only.
 
-    With `wanted` only of frames whose method's name it takes. A C function has its caller's line and adds
-    nothing to that; time in native code is its innermost Ruby line's own.
+    With `method` only of frames that it takes, by their name or that of the method around them; with `path`
+    only of the files that it takes. A C function has its caller's line and adds nothing to that; time in
+    native code is its innermost Ruby line's own.
     """
     files: dict[str, _Growing] = {}
+    wanted: dict[tuple[str, str], bool] = {}
     for stack, weight in stack_weights(samples):
         if stack.unit != unit:
             continue
-        met_lines: set[tuple[str, int]] = set()
-        met_files: set[str] = set()
+        met: set[tuple[str, object]] = set()
         innermost = True
         for frame in stack.frames:
             if frame.kind != "ruby" or frame.path is None:
                 continue
             is_leaf, innermost = innermost, False
-            if wanted is not None and not wanted(frame.name):
+            around = method_around(frame.name)
+            known = wanted.get((frame.name, frame.path))
+            if known is None:
+                known = (method is None or method(frame.name) or method(around)) and (
+                    path is None or path(frame.path)
+                )
+                wanted[frame.name, frame.path] = known
+            if not known:
                 continue
             growing = files.get(frame.path)
             if growing is None:
-                growing = files[frame.path] = _Growing(Counter(), Counter(), {})
-            growing.names[frame.name] = None
+                growing = files[frame.path] = _Growing()
             line = frame.line or 0
-            if is_leaf:
-                growing.self[line] += weight
-                growing.self_weight += weight
-            if (frame.path, line) not in met_lines:
-                met_lines.add((frame.path, line))
-                growing.total[line] += weight
-            if frame.path not in met_files:
-                met_files.add(frame.path)
-                growing.total_weight += weight
-    found = [
-        FileHeat(path, dict(f.self), dict(f.total), f.self_weight, f.total_weight, tuple(f.names))
-        for path, f in files.items()
-    ]
-    return sorted(found, key=lambda each: (-each.self_weight, -each.total_weight, each.path))
+            for each in (line, around, _FILE):
+                if is_leaf:
+                    growing.self[each] += weight
+                if (frame.path, each) not in met:  # what calls itself is on the stack once
+                    met.add((frame.path, each))
+                    growing.total[each] += weight
+            growing.by_method.setdefault(line, Counter())[around] += weight
+    found = [_finished(path, growing) for path, growing in files.items()]
+    return sorted(found, key=lambda each: (-each.heat.self, -each.heat.total, each.path))
+
+
+def _finished(path: str, growing: _Growing) -> FileHeat:
+    return FileHeat(
+        path,
+        growing.heat(_FILE),
+        {line: growing.heat(line) for line in growing.by_method},
+        {name: growing.heat(name) for name in growing.total if isinstance(name, str)},
+        {
+            line: min(names, key=lambda name: (-names[name], name))
+            for line, names in growing.by_method.items()
+        },
+    )

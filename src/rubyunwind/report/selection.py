@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rubyunwind.profiler.sample import Frame
     from rubyunwind.profiler.samples import SampledStack, SampledThread, Samples
 
-__all__ = ["NATIVE", "Selection", "leaves_out", "name_matcher"]
+__all__ = ["NATIVE", "Selection", "leaves_out", "name_matcher", "path_matcher"]
 
 NATIVE = ("all", "outside-c", "none")
 """Which native frames are kept: all, those that are not inside a C function, none in stacks of Ruby.
@@ -38,6 +38,19 @@ def name_matcher(pattern: str) -> Callable[[str], bool]:
         return lambda name: found.search(name) is not None
     whole = re.compile(translate(pattern))
     return lambda name: whole.match(name) is not None
+
+
+def path_matcher(pattern: str) -> Callable[[str], bool]:
+    """Return whether paths match: as in name_matcher, and a glob also from any `/` in the path on.
+
+    Raises ValueError for an expression that is none.
+    """
+    pattern = pattern.removeprefix("./")
+    whole = name_matcher(pattern)
+    if len(pattern) > 2 and pattern.startswith("/"):
+        return whole
+    ending = name_matcher(f"*/{pattern}")
+    return lambda path: whole(path) or ending(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rubyunwind.elf.file import EM_AARCH64, ElfFile
 from rubyunwind.errors import RubyUnwindError, UnsupportedRuby
-from rubyunwind.process.mappings import open_mapped
+from rubyunwind.process.mapped_files import open_mapped
 from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.ruby.filenames import candidates, is_ruby_name, series_in_path, version_in_name
 from rubyunwind.ruby.identifiers import find_identifier_table
 from rubyunwind.ruby.image import VERSION_SYMBOL, ImageSymbol, RubyImage, may_define_ruby, read_image
-from rubyunwind.ruby.layouts import Layout, find_layout, parse_version, version_number
+from rubyunwind.ruby.layouts import Layout, find_layout, parse_version
 from rubyunwind.ruby.layouts.described import DEBUG_INFORMATION, moved_notes, with_offsets
+from rubyunwind.ruby.notes import hidden_notes, runtime_notes
 from rubyunwind.ruby.procinfo import make_proc_info, running_context
-from rubyunwind.ruby.selfcheck import SelfCheck, check_stack, find_context
+from rubyunwind.ruby.selfcheck import SelfCheck, check_running, find_context
 from rubyunwind.ruby.tls import CONTEXT_VARIABLE, find_tls
 from rubyunwind.ruby.uncover import VM_POINTER, CollectorPlace, collector_place, hidden_context, uncover
 from rubyunwind.ruby.vm_info import make_vm_info, pthread_offset
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from rubyunwind.process.memory import Memory
 
 __all__ = ["InterpreterRange", "RubyRuntime", "candidates", "describe_runtime", "find_ruby", "is_ruby_name"]
-
-_CHECKS = 8
 
 
 class InterpreterRange(NamedTuple):
@@ -239,7 +238,12 @@ def describe_runtime(
     if context:
         context, check = find_context(memory, layout, context)
     else:
-        check = _self_check(memory, layout, info.current_ctx_ptr, vm)
+        # What one process has shown of a file holds for the next that maps it. Only of a release whose layout
+        # is known, though: one that was assumed has to be right in each process by itself.
+        proven = exact and layout in image.proven
+        check = check_running(memory, layout, info.current_ctx_ptr, vm, proven=proven)
+        if check.result == "good" and exact:
+            image.proven.add(layout)
     if check.result == "bad" and layout != match.layout:  # what a file says of itself may be wrong
         note = f"Ruby {version}: the layout of {layout_version} does not fit: {check.reason}"
         image = replace(as_read, described={})
@@ -277,9 +281,9 @@ def describe_runtime(
         identifier_table=table,
         check=check,
         notes=(
-            *_notes(version, layout_version, exact, check, reachable, tls, ranges, table),
+            *runtime_notes(version, layout_version, exact, check, reachable, tls, ranges, table),
             *moved_notes(version, match.layout, layout, match.exact),
-            *_hidden_notes(version, image, found, reasons),
+            *hidden_notes(version, image, found, reasons),
         ),
         context=context,
         collector=collector,
@@ -303,28 +307,6 @@ def _version_in_memory(image: RubyImage, memory: Memory) -> str:
     return raw.partition(b"\0")[0].decode("ascii", "replace")
 
 
-def _self_check(memory: Memory, layout: Layout, context_address: int, vm_address: int) -> SelfCheck:
-    """Check the stack of the thread that runs, again while it is bad: the process is not stopped."""
-    if not context_address and not vm_address:
-        return SelfCheck("early", "the binary does not tell where its execution context is")
-    check = SelfCheck("early")
-    for _ in range(_CHECKS):
-        try:
-            memory.u64(context_address or vm_address)
-        except MemoryReadError:
-            # The variable itself is not mapped: the dynamic linker is still at work.
-            return SelfCheck("early", "the interpreter's data is not mapped yet")
-        try:
-            context = running_context(memory, layout, context_address, vm_address)
-        except MemoryReadError as error:
-            check = SelfCheck("bad", str(error))
-            continue
-        check = check_stack(memory, layout, context)
-        if check.result != "bad":
-            break
-    return check
-
-
 def _identifier_table(image: RubyImage, memory: Memory, layout: Layout) -> int:
     known = image.address(layout.symbols_name)
     if known:
@@ -334,41 +316,3 @@ def _identifier_table(image: RubyImage, memory: Memory, layout: Layout) -> int:
         if found is not None:
             return found
     return 0
-
-
-def _notes(
-    version: str,
-    layout_version: str,
-    exact: bool,
-    check: SelfCheck,
-    reachable: bool,
-    tls: RubyTLSInfo | None,
-    ranges: Sequence[InterpreterRange],
-    table: int,
-) -> Iterable[str]:
-    if not exact:
-        verdict = (
-            "the self-check agrees" if check.result == "good" else f"it was not checked yet: {check.reason}"
-        )
-        yield f"Ruby {version}: the layout of {layout_version} is assumed; {verdict}"
-    if tls is None and not reachable:
-        yield f"Ruby {version}: no execution context can be found (hidden symbols, stripped): no Ruby frames"
-    elif tls is None and version_number(parse_version(version)) >= 0x30000:
-        yield f"Ruby {version}: no thread-local context: only the thread that holds the lock has Ruby frames"
-    if version_number(parse_version(version)) < 0x20600:
-        yield f"Ruby {version}: the order of native and Ruby frames is a guess before 2.6"
-    if not ranges:
-        yield f"Ruby {version}: the interpreter loop cannot be found (hidden symbol, stripped)"
-    if not table:
-        yield f"Ruby {version}: the symbol table cannot be found: C functions have no names"
-
-
-def _hidden_notes(
-    version: str, image: RubyImage, found: Sequence[str], reasons: Sequence[str]
-) -> Iterable[str]:
-    if found:
-        yield f"Ruby {version}: hidden, and read off the code of exported functions: {', '.join(found)}"
-    for reason in reasons:
-        name = reason.partition(":")[0]
-        if name not in found and image.symbol(name) is None:  # what was found after all needs no excuse
-            yield f"Ruby {version}: {reason}"

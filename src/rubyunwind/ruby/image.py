@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rubyunwind.elf.file import ElfFile
     from rubyunwind.process.mappings import Mapping
+    from rubyunwind.ruby.layouts import Layout
 
 __all__ = ["ImageSymbol", "Relocation", "RubyImage", "TLSSegment", "may_define_ruby", "read_image"]
 
@@ -88,7 +89,9 @@ class RubyImage:
     Adding `bias` gives the address in the process. `is_program` tells a program (also a position
     independent one) from a shared library. `data` are the ranges (address, size) of initialized data,
     `writable` those of all data, initialized or not. `hidden` is what its code tells of variables without a
-    symbol, `described` what its debug information tells of Layout's members.
+    symbol, `described` what its debug information tells of Layout's members. `proven` are the layouts
+    that were seen to be right in a process that has the file mapped; the images that are made of one by
+    replace() share it.
     """
 
     path: str
@@ -103,6 +106,7 @@ class RubyImage:
     writable: tuple[tuple[int, int], ...] = ()
     hidden: HiddenPlaces = NOTHING_HIDDEN
     described: Dictionary[str, int] = field(default_factory=dict)
+    proven: set[Layout] = field(default_factory=set, compare=False, repr=False)
 
     def symbol(self, name: str) -> ImageSymbol | None:
         """Return a symbol among those that matter, or None."""

@@ -70,17 +70,19 @@ def _fingerprint(layout: Layout, body: bytes) -> bytes:
 
 
 def is_same_iseq(memory: Memory, layout: Layout, known: IseqBody) -> bool:
-    """Whether the memory of `known` still is that iseq: two short reads, or three. Raises MemoryReadError.
+    """Whether the memory of `known` still is that iseq: a few short reads. Raises MemoryReadError.
 
-    Its type, size, code address, path and labels are compared, and the label's text: code that is loaded
-    again and again finds all of its memory again, down to the strings.
+    Its type, size, code address, path and labels are compared, and the texts of path and label: code that is
+    loaded again and again finds all of its memory again, down to the strings.
     """
     data = memory.read(known.address, layout.body_location + layout.location_label + 8)
     if _fingerprint(layout, data) != known.fingerprint:
         return False
     try:
-        value = _word(data, layout.body_location + layout.location_label)
-        return _label(memory, layout, value, known.kind) == known.label
+        location = layout.body_location
+        label = _label(memory, layout, _word(data, location + layout.location_label), known.kind)
+        path = path_of(memory, layout, _word(data, location + layout.location_pathobj))
+        return (path, label) == (known.path, known.label)
     except BadObject:
         return False
 

@@ -23,6 +23,7 @@ _IMEMO_MENT = 6
 # struct vm_svar (internal/vm.h or imemo.h): flags, cref_or_me.
 _SVAR_CREF_OR_ME = 8
 _HEADER = struct.Struct("<2Q")
+_WORD = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,13 @@ def read_method_entry(memory: Memory, layout: Layout, address: int) -> MethodEnt
     found = resolve_method_entry(memory, address)
     if not found:
         raise BadObject(f"no method entry at {address:#x}")
-    definition = memory.u64(found + layout.ment_def)
+    first, second = sorted((layout.ment_def, layout.ment_owner))
+    data = memory.read(found + first, second + 8 - first)
+    (definition,) = _WORD.unpack_from(data, layout.ment_def - first)
+    (owner,) = _WORD.unpack_from(data, layout.ment_owner - first)
     return MethodEntry(
         address=found,
-        owner=memory.u64(found + layout.ment_owner),
+        owner=owner,
         definition=definition,
         original_id=memory.u64(definition + layout.def_original_id),
     )

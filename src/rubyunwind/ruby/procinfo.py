@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rubyunwind.abi import RubyProcInfo
@@ -23,9 +24,14 @@ def make_proc_info(layout: Layout, version: str, context_address: int) -> RubyPr
     `context_address` is where layout.context_symbol lies in the process (load bias included), or 0 when the
     binary does not tell: then only the thread-local context can be used.
     """
+    return _offsets(layout, version).replace(current_ctx_ptr=context_address)
+
+
+@lru_cache(maxsize=64)
+def _offsets(layout: Layout, version: str) -> RubyProcInfo:
+    """Return what is the same in all processes."""
     return RubyProcInfo(
         version=version_number(parse_version(version)),
-        current_ctx_ptr=context_address,
         vm_stack=layout.ec_vm_stack,
         vm_stack_size=layout.ec_vm_stack_size,
         cfp=layout.ec_cfp,

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rubyunwind.errors import RubyUnwindError
+from rubyunwind.process.memory import MemoryReadError
 from rubyunwind.ruby.labels import read_iseq_body
 from rubyunwind.ruby.lines import BadLineTable, position_of
+from rubyunwind.ruby.procinfo import running_context
 from rubyunwind.ruby.stack_walk import walk_stack
 
 if TYPE_CHECKING:
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
     from rubyunwind.ruby.labels import IseqBody
     from rubyunwind.ruby.layouts import Layout
 
-__all__ = ["SelfCheck", "check_stack", "find_context"]
+__all__ = ["SelfCheck", "check_running", "check_stack", "find_context"]
 
+_CHECKS = 8
 _MOST_FRAMES = 64
 _LAST_LINE = 10_000_000
 
@@ -31,8 +34,8 @@ class SelfCheck:
     frames: int = 0
 
 
-def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
-    """Walk the newest frames of `context` and judge them.
+def check_stack(memory: Memory, layout: Layout, context: int, *, enough: int = _MOST_FRAMES) -> SelfCheck:
+    """Walk the newest frames of `context` and judge them, until there were `enough` of Ruby code.
 
     Every Ruby frame must have an iseq whose path and label are Strings (they may be empty or odd: eval
     takes any name), and most a pc inside of it with a believable line (compiled code leaves some unset).
@@ -51,6 +54,8 @@ def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
             frames += 1
             body = read_iseq_body(memory, layout, frame.iseq_body)
             without_line += not _has_line(body, frame.pc)
+            if frames >= enough:
+                break
     except RubyUnwindError as error:
         return SelfCheck(
             "bad", f"Ruby frame {frames} from the leaf: {error}" if frames else str(error), frames
@@ -62,6 +67,35 @@ def check_stack(memory: Memory, layout: Layout, context: int) -> SelfCheck:
             "bad", f"{without_line} of {frames} Ruby frames have a pc outside of their code", frames
         )
     return SelfCheck("good", frames=frames)
+
+
+def check_running(
+    memory: Memory, layout: Layout, context_address: int, vm_address: int, *, proven: bool = False
+) -> SelfCheck:
+    """Check the stack of the thread that runs, again while it is bad: the process is not stopped.
+
+    Where the layout is `proven` for the file, one Ruby frame tells that this process has come as far.
+    """
+    if not context_address and not vm_address:
+        return SelfCheck("early", "the binary does not tell where its execution context is")
+    check = SelfCheck("early")
+    for _ in range(_CHECKS):
+        try:
+            memory.u64(context_address or vm_address)
+        except MemoryReadError:
+            # The variable itself is not mapped: the dynamic linker is still at work.
+            return SelfCheck("early", "the interpreter's data is not mapped yet")
+        try:
+            context = running_context(memory, layout, context_address, vm_address)
+        except MemoryReadError as error:
+            check = SelfCheck("bad", str(error))
+            continue
+        if proven and (check := check_stack(memory, layout, context, enough=1)).result != "bad":
+            break
+        check = check_stack(memory, layout, context)
+        if check.result != "bad":
+            break
+    return check
 
 
 def find_context(memory: Memory, layout: Layout, address: int) -> tuple[int, SelfCheck]:

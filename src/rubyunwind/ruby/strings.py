@@ -65,11 +65,15 @@ def object_type(flags: int) -> int:
     return flags & _TYPE_MASK
 
 
-def _object(memory: Memory, value: int, what: str) -> tuple[int, ...]:
+def _read_object(memory: Memory, value: int, what: str) -> bytes:
     # Objects are 8-byte aligned; nil, true, Fixnums and Symbols are not, or are tiny numbers.
     if value & 7 or value < 4096:
         raise BadObject(f"{what} is {value:#x}, which is no heap object")
-    return _OBJECT.unpack(memory.read(value, _OBJECT.size))
+    return memory.read(value, _OBJECT.size)
+
+
+def _object(memory: Memory, value: int, what: str) -> tuple[int, ...]:
+    return _OBJECT.unpack(_read_object(memory, value, what))
 
 
 def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: bool = False) -> bytes:
@@ -78,7 +82,12 @@ def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: boo
     Raises BadObject when it is no String, or is to be a frozen one and is not; MemoryReadError when it cannot
     be read.
     """
-    words = _object(memory, value, "a string")
+    return _string_bytes(memory, layout, value, _read_object(memory, value, "a string"), frozen=frozen)
+
+
+def _string_bytes(memory: Memory, layout: Layout, value: int, head: bytes, *, frozen: bool) -> bytes:
+    """Return the bytes of the String whose first bytes are `head`, as read_string_bytes does."""
+    words = _OBJECT.unpack(head)
     flags = words[0]
     if object_type(flags) != T_STRING:
         raise BadObject(f"the object at {value:#x} is no String (type {object_type(flags):#x})")
@@ -86,10 +95,12 @@ def read_string_bytes(memory: Memory, layout: Layout, value: int, *, frozen: boo
         raise BadObject(f"the String at {value:#x} is one that may change: the one before it was freed")
     if flags & _FL_USER1:
         return _bounded(memory, words[3], words[2])
-    if layout.string_embedded_len_in_object:
-        return _bounded(memory, value + layout.string_embedded, words[2])
-    length = flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
-    return memory.read(value + layout.string_embedded, length) if length else b""
+    short = flags >> _STRING_LEN_SHIFT & _STRING_LEN_MASK
+    inside = words[2] if layout.string_embedded_len_in_object else short
+    start = layout.string_embedded
+    if start + inside <= len(head):  # as most labels
+        return head[start : start + inside]
+    return _bounded(memory, value + start, inside)
 
 
 def string_length(memory: Memory, layout: Layout, value: int) -> int:
@@ -115,7 +126,11 @@ def read_string(memory: Memory, layout: Layout, value: int, *, frozen: bool = Fa
     The names of code are frozen (rb_fstring in prepare_iseq_build and rb_iseq_pathobj_new, iseq.c): with
     `frozen` most of what comes to their place once the code is freed is not taken for one.
     """
-    return read_string_bytes(memory, layout, value, frozen=frozen).decode("utf-8", "surrogateescape")
+    return _text(read_string_bytes(memory, layout, value, frozen=frozen))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def array_element(memory: Memory, value: int, index: int) -> int:
@@ -123,11 +138,17 @@ def array_element(memory: Memory, value: int, index: int) -> int:
 
     Raises BadObject when it is no Array or is known to be shorter, MemoryReadError when it cannot be read.
     """
-    words = _object(memory, value, "an array")
+    return _element(memory, value, _object(memory, value, "an array"), index)
+
+
+def _element(memory: Memory, value: int, words: tuple[int, ...], index: int) -> int:
     flags = words[0]
     if object_type(flags) != T_ARRAY:
         raise BadObject(f"the object at {value:#x} is no Array (type {object_type(flags):#x})")
     if flags & _FL_USER1:
+        first = _ARRAY_EMBEDDED // 8
+        if index < len(words) - first:
+            return words[first + index]
         return memory.u64(value + _ARRAY_EMBEDDED + 8 * index)
     if index >= words[2]:
         raise BadObject(f"the Array at {value:#x} has {words[2]} elements, number {index} was asked for")
@@ -136,7 +157,8 @@ def array_element(memory: Memory, value: int, index: int) -> int:
 
 def path_of(memory: Memory, layout: Layout, pathobj: int) -> str:
     """Return the path as Ruby was given it: pathobj is that String, or the Array [path, realpath]."""
-    words = _object(memory, pathobj, "a path")
+    head = _read_object(memory, pathobj, "a path")
+    words = _OBJECT.unpack(head)
     if object_type(words[0]) == T_ARRAY:
-        return read_string(memory, layout, array_element(memory, pathobj, 0), frozen=True)
-    return read_string(memory, layout, pathobj, frozen=True)
+        return read_string(memory, layout, _element(memory, pathobj, words, 0), frozen=True)
+    return _text(_string_bytes(memory, layout, pathobj, head, frozen=True))
