@@ -7,6 +7,7 @@ failed, and so does a run in which no live test passed. Only those marked `one_o
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -23,6 +24,16 @@ LIVE = Path(__file__).parent
 REQUIRE_LIVE = os.environ.get("RUBYUNWIND_REQUIRE_LIVE") == "1"
 passed: list[str] = []
 skipped_files: list[str] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_other_tests_left() -> None:
+    """Have the garbage collector leave out what was there before.
+
+    It goes through all objects now and then. After thousands of tests that takes longer than a ring of deep
+    stacks takes to fill.
+    """
+    gc.freeze()
 
 
 @pytest.fixture
