@@ -29,7 +29,8 @@ rubies=$cache/rubies
 print_cached "$rubies"
 
 command -v apt-get >/dev/null || skip "ruby $series: apt-get, which finds the packages, is not installed"
-make_work "$rubies" "$arch" "${suites[@]}"
+make_work "$rubies"
+with_packages "$arch" "${suites[@]}"
 apt apt-get update -o APT::Update::Error-Mode=any >/dev/null ||
   skip "ruby $series: ${suites[*]} could not be read: $(why)"
 version=$(apt apt-cache madison "$package" | awk '{ print $3; exit }')

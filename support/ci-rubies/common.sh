@@ -38,16 +38,18 @@ print_cached() {
   fi
 }
 
-# make_work DIR ARCH SUITE...: makes $work, which is gone when the script is, and has the packages of those suites
-# only. It is on the file system of the cache, so that the root appears there at once and whole.
+# make_work DIR: makes $work, which is gone when the script is. It is on the file system of the cache, so that the
+# root appears there at once and whole.
 make_work() {
-  local dir=$1
-  shift
   # What a killed run left goes.
-  rm -rf "$dir/.work-$name".*
-  work=$(mktemp -d "$dir/.work-$name.XXXXXX")
+  rm -rf "$1/.work-$name".*
+  work=$(mktemp -d "$1/.work-$name.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   trap 'exit 130' INT TERM HUP
+}
+
+# with_packages ARCH SUITE...: has `apt` see the packages of those suites only.
+with_packages() {
   die() { skip "ruby $name: $*"; } # of what own_apt needs
   own_apt "$work/apt" "$@"
 }

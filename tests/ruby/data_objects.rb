@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Needs Ruby 3.2.
-# Methods of Data classes, their initialize with keywords, and a copy by `with`.
+# Needs Ruby 3.3.
+# Methods of Data classes, their initialize with keywords, and a copy by `with`, which 3.2 does not initialize.
 
 require_relative "oracle"
 
