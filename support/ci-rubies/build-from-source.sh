@@ -84,6 +84,8 @@ from_tree() {
   new_root "$version"
   cp -a "$tree" "$work/source"
   install=(install-local install-ext-arch install-ext-comm install-lib) # not gems, which a tree lacks
+  [ -f "$work/source/revision.h" ] || : >"$work/source/revision.h" # what a repository's tools would say of the commit
+  sed -i 's/\<YYUSE\>/YY_USE/' "$work/source/parse.y" # as bison calls it from 3.8 on
   [ -x "$work/source/configure" ] && return
   need "autoconf bison ruby" autoconf bison ruby
   # A repository has not what older configure scripts ask for the kind of machine.

@@ -2,6 +2,7 @@
 # Needs Ruby 3.0.
 # A fiber scheduler: `sleep` in a fiber calls the scheduler's Ruby code, which calls back.
 
+require "fiber" # Fiber.current, before 3.1
 require_relative "oracle"
 
 class Scheduler
