@@ -72,8 +72,30 @@ def test_a_build_that_is_not_listed_is_refused_with_those_that_are(tmp_path: Pat
 
 
 def test_every_build_is_of_a_series_whose_suite_is_known() -> None:
-    assert {name.rpartition("-")[2] for name in built()} <= set(known())
-    assert not set(built()) & set(known())
+    trees = {name for name in built() if name.startswith("tree-")}
+    assert {name.rpartition("-")[2] for name in set(built()) - trees} <= set(known())
+    # Of a source tree is built what no suite has.
+    assert trees
+    assert not {name.rpartition("-")[2] for name in trees} & set(known())
+
+
+@pytest.mark.parametrize(
+    ("tree", "reason"),
+    [(None, "RUBY_TREES does not say where"), ("2.7.4", "is the source of 2.7.4"), ("", "has no version.h")],
+)
+def test_a_source_tree_that_is_none_of_that_series_is_refused_with_the_reason(
+    tmp_path: Path, tree: str | None, reason: str
+) -> None:
+    headers = tmp_path / "3.2/include/ruby"
+    headers.mkdir(parents=True)
+    (headers / "version.h").touch()
+    if tree:
+        (tmp_path / "3.2/version.h").write_text(f'#define RUBY_VERSION "{tree}"\n')
+    trees = "" if tree is None else str(tmp_path)
+    done = build("tree-3.2", cache=tmp_path / "cache", script=FROM_SOURCE, RUBY_TREES=trees)
+    assert (done.returncode, done.stdout) == (77, "")
+    assert done.stderr.startswith("skipped: ruby tree-3.2: ")
+    assert reason in done.stderr
 
 
 def test_a_build_without_its_compiler_or_a_network_is_skipped(tmp_path: Path, fakes: str) -> None:
