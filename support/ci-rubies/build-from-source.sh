@@ -63,7 +63,7 @@ from_package() {
   description=$(find "$work" -maxdepth 1 -name '*.dsc')
   new_root "$(awk '$1 == "Version:" { print $2; exit }' "$description")"
   dpkg-source --no-check -x "$description" "$work/source" >&7 2>&1
-  install=(install-nodoc)
+  goal=all install=(install-nodoc)
   touch "$work/source/configure" # Debian's patches to configure.ac do not call for autoconf
 }
 
@@ -83,7 +83,8 @@ from_tree() {
   make_work "$rubies"
   new_root "$version"
   cp -a "$tree" "$work/source"
-  install=(install-local install-ext-arch install-ext-comm install-lib) # not gems, which a tree lacks
+  # Without gems, which a tree lacks.
+  goal=main install=(install-local install-ext-arch install-ext-comm install-lib)
   [ -f "$work/source/revision.h" ] || : >"$work/source/revision.h" # what a repository's tools would say of the commit
   sed -i 's/\<YYUSE\>/YY_USE/' "$work/source/parse.y" # as bison calls it from 3.8 on
   [ -x "$work/source/configure" ] && return
@@ -104,7 +105,7 @@ build() {
   # Extensions whose libraries are missing are left out by themselves.
   "$work/source/configure" --prefix=/usr --disable-install-doc --disable-rubygems --disable-yjit --disable-rjit \
     --without-gmp --with-out-ext=openssl,psych,fiddle,readline,dbm,gdbm,pty,syslog,win32ole "${arguments[@]}"
-  nice make -j "${BUILD_JOBS:-2}" main
+  nice make -j "${BUILD_JOBS:-2}" "$goal"
   nice make "${install[@]}" DESTDIR="$work/root"
 }
 (build) >&7 2>&1 || { say "it could not be built; the end of $rubies/$name.log:"; tail -n 20 "$rubies/$name.log" >&2; exit 1; }

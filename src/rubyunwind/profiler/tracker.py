@@ -210,7 +210,7 @@ class ProcessTracker:
         `reported` is false if it has not said since the last call that anything is on its list.
         """
         left = self._idle_until - time.monotonic()
-        if left > 0 and not (reported or self._reports):
+        if left > self._soonest * _EARLY and not (reported or self._reports):
             return left
         wait = self._run(reported)
         self._idle_until = min(time.monotonic() + wait, self._sweep_due)
